@@ -2,9 +2,10 @@
 
 Read: protocol/ (pure: the wire) -> errors -> net/ (connections) -> metadata/ (brokers and partitions of a topic) ->
 producer/ (batches, local transactions, XA branches) -> consumer/ (with its offset stores and dead letters) -> client
-(entry point) -> cli/. coordinator/ is built on a producer, transactions/ (a row and a message, decided by the database)
-on both, batches/ (Spark's micro-batches) on all three. admin/ serves metrics and health of any process. console/ is a
-web page over the commands. aio/ is the same for asyncio, with the same rules over its own sockets and timers.
+(entry point) -> operations/ -> cli/. coordinator/ is built on a producer, transactions/ (a row and a message, decided
+by the database) on both, batches/ (Spark's micro-batches) on all three. admin/ serves metrics and health of any
+process. operations/ has what operators ask and do, console/ a web page for it. aio/ is the same for asyncio, with the
+same rules over its own sockets and timers.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -169,3 +169,14 @@ def test_no_folders_form_a_circle() -> None:
 
 def test_mended_pairs_leave_the_table() -> None:
     assert MUTUAL.keys() <= mutual_folders().keys()
+
+
+def test_only_commands_import_the_command_line() -> None:
+    """Rules that a page or a job shares with a command are not the command's."""
+    above = {
+        f"{name} imports {target}"
+        for name, targets in imports().items()
+        for target in targets
+        if "cli" in target.split(".") and "cli" not in name.split(".")
+    }
+    assert above == set()

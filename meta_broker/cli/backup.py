@@ -10,8 +10,8 @@ from journal.backup.manifest import Manifest
 from journal.state.checkpointed import wall_clock_ms
 from journal.wal.storage import DirectoryStorage
 from meta_broker.version import PRODUCT_VERSION
-from meta_client.cli.output import printable, time_text
-from meta_client.cli.progress import Progress
+from meta_client.operations.progress import Progress
+from meta_client.operations.text import printable, time_text
 
 
 @click.command()

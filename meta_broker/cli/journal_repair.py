@@ -22,7 +22,8 @@ from journal.wal.scan import EndVerdict
 from journal.wal.segments import Segments, segment_base, segment_name
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.journal_text import damage_lines, damage_object
-from meta_client.cli.output import json_option, printable
+from meta_client.cli.output import json_option
+from meta_client.operations.text import printable
 
 UNSOUND = 1  # exit status: the journal is not sound
 directory_type = click.Path(exists=True, file_okay=False, path_type=Path)

@@ -9,7 +9,7 @@ from journal.repair.check import CheckedFile, CheckReport
 from journal.repair.damage import Damage
 from journal.state.inspection import RecordSummary, StoredMessages
 from journal.wal.scan import EndVerdict, ScannedRecord
-from meta_client.cli.output import printable, time_text
+from meta_client.operations.text import printable, time_text
 from meta_client.protocol.compression import CODEC_NUMBERS, Codec, codec_number
 from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import walk_frames

@@ -12,7 +12,8 @@ from journal.errors import InvalidContent, StorageFailed
 from journal.repair.tail import Tail, tail_lines, tail_of
 from journal.state.saved_tail import DivergentTail, entries_of, list_saved_tails
 from journal.wal.storage import DirectoryStorage
-from meta_client.cli.output import json_option, printable, time_text
+from meta_client.cli.output import json_option
+from meta_client.operations.text import printable, time_text
 
 UNSOUND = 1  # exit status: a file does not read back
 

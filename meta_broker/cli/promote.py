@@ -27,8 +27,9 @@ from meta_broker.replication.promotion.promotion import (
     require_stopped_slave,
 )
 from meta_broker.replication.promotion.promotion_check import CheckFinding, Severity, check_promotion
-from meta_client.cli.output import confirm, printable
+from meta_client.cli.output import confirm
 from meta_client.logs.setup import LogFormat, set_up_logs
+from meta_client.operations.text import printable
 from zk.brokers.replication import VersionedReplication
 
 REFUSED: Final = 1  # exit status: not promoted, and nothing was changed

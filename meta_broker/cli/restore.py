@@ -28,8 +28,9 @@ from meta_broker.restoring.restoration import Restored, claim_restored, leave_in
 from meta_broker.restoring.restore_check import RestoreFacts, beyond_end, check_restore
 from meta_broker.restoring.skipped_offsets import bytes_to_skip, ends_after
 from meta_broker.version import PRODUCT_VERSION
-from meta_client.cli.output import confirm, printable
-from meta_client.cli.progress import Progress
+from meta_client.cli.output import confirm
+from meta_client.operations.progress import Progress
+from meta_client.operations.text import printable
 from zk.brokers.journal_position import JournalPosition, read_position
 from zk.brokers.replication import VersionedReplication
 from zk.groups.listing import list_groups

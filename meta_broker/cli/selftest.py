@@ -11,7 +11,7 @@ import click
 from meta_broker.selftest.disk_test import DiskReport, SyncTimes, measure_disk
 from meta_broker.selftest.judging import PARALLEL, Expectation, Grade, SelfTestFinding, expect, judge
 from meta_broker.selftest.machine import MachineReport, WallClock, read_machine
-from meta_client.cli.output import printable
+from meta_client.operations.text import printable
 
 UNFIT: Final = 1  # exit status: something is bad, or unknown
 SHARES: Final = (0.5, 0.95, 0.99)

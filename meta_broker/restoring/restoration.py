@@ -28,7 +28,7 @@ from journal.wal.storage import TMP_SUFFIX, DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, write_watermark
 from meta_broker.store.checkpoint_taking import checkpoint_opened
 from meta_broker.store.indexes import Indexes
-from meta_client.cli.output import time_text
+from meta_client.operations.text import time_text
 from zk.brokers.replication import VersionedReplication, claim_epoch, read_replication, write_replication
 from zk.session.session import ZooKeeperSession
 

@@ -1,94 +1,31 @@
 """`metaq brokers`: every master with its slaves: sync state and lag."""
 
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
 from meta_client.cli.options import connected, direct_option
 from meta_client.cli.output import json_option, print_rows, zk_option
-from meta_client.cli.placement import brokers_of
 from meta_client.client import Client
 from meta_client.net.calls import wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
+from meta_client.operations.broker_rows import (
+    COLUMNS,
+    NO_WRITES,
+    ReplicationReport,
+    absence,
+    parse_report,
+    replication_node,
+    rows_of,
+)
+from meta_client.operations.placement import brokers_of
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import Stats
 from zk.brokers.cluster import BrokerEntry, known_broker_ids, read_brokers
-from zk.brokers.replication import ReplicationNode, read_replication
-from zk.errors import MalformedNode, RefusedNode
-from zk.tree.broker_url import BrokerUrl
 
 STATS_TIMEOUT_S = 5.0
-_COLUMNS = ("broker", "role", "url", "state", "in_sync", "lag_bytes", "lag_s", "epoch", "in_sync_set")
 NOT_SERVED: Final = 1  # exit status: a known master does not take writes, or nobody can tell
-NO_WRITES: Final = frozenset({"away", "silent", "refusing"})  # states of such a master
-
-
-class ReplicationReport(NamedTuple):
-    """Content of a master's `stats replication`: its own line, and those of its slaves, by id."""
-
-    master: Mapping[str, str]
-    slaves: Mapping[int, Mapping[str, str]]
-
-
-def parse_report(text: str) -> ReplicationReport:
-    """Parse the answer; ignores unknown items. Accepts any text: a broker without slaves, or without that item, reports
-    none."""
-    master: Mapping[str, str] = {}
-    slaves: dict[int, Mapping[str, str]] = {}
-    for line in text.splitlines():
-        words = line.split()
-        match words:
-            case ["master", *pairs]:
-                master = dict(zip(pairs[::2], pairs[1::2], strict=False))
-            case ["slave", number, *pairs] if number.isascii() and number.isdigit() and len(number) < 20:
-                slaves[int(number)] = dict(zip(pairs[::2], pairs[1::2], strict=False))
-    return ReplicationReport(master, slaves)
-
-
-def rows_of(
-    broker_id: int, entry: BrokerEntry, report: ReplicationReport | None, node: ReplicationNode | None
-) -> Iterator[dict[str, object]]:
-    """Return the master's row, then those of all slaves known to it or to ZooKeeper. *report* None: the master is down
-    or does not answer."""
-    words = report.master if report is not None else {}
-    epoch = _number(words.get("epoch")) if words else node.epoch if node is not None else None
-    state = words.get("state", "async") if report is not None else "away" if entry.master is None else "silent"
-    in_sync = words.get("in_sync") if words else ",".join(map(str, node.in_sync)) if node is not None else None
-    if words.get("mode", "async" if node is None else node.mode) == "async":
-        in_sync = None  # nobody is waited for
-    elif in_sync in ("", "-"):
-        in_sync = "none"
-    yield _row(broker_id, "master", entry.master, state, epoch=epoch, in_sync_set=in_sync)
-    known = report.slaves if report is not None else {}
-    in_zookeeper = set(node.in_sync) if node is not None else set()
-    for slave_id in sorted({*known, *entry.slaves, *in_zookeeper}):
-        url, told = entry.slaves.get(slave_id), known.get(slave_id)
-        if told is None:
-            yield _row(broker_id, f"slave {slave_id}", url, "not-connected", in_sync=slave_id in in_zookeeper)
-            continue
-        lag_ms = _number(told.get("lag_ms"))
-        reason = told.get("reason", "-")
-        state = "follows" if reason == "-" else reason
-        yield _row(
-            broker_id,
-            f"slave {slave_id}",
-            url,
-            state,
-            in_sync=told.get("in_sync") == "true",
-            lag_bytes=_number(told.get("lag_bytes")),
-            lag_s=None if lag_ms is None else lag_ms / 1000,
-        )
-
-
-def _row(broker_id: int, role: str, url: BrokerUrl | None, state: str, **more: object) -> dict[str, object]:
-    row: dict[str, object] = dict.fromkeys(_COLUMNS)
-    return row | {"broker": broker_id, "role": role, "url": str(url) if url else None, "state": state} | more
-
-
-def _number(word: str | None) -> int | None:
-    return int(word) if word is not None and word.isascii() and word.isdigit() and len(word) < 20 else None
 
 
 @click.command()
@@ -115,7 +52,7 @@ def brokers(zk: str, as_json: bool) -> None:
             rows += rows_of(broker_id, entry, _ask(client, broker_id, entry), node)
             if entry.master is None:
                 click.echo(f"error: {absence(broker_id, entry, node)}", err=True)
-        print_rows(_COLUMNS, rows, as_json=as_json, empty="no broker is registered")
+        print_rows(COLUMNS, rows, as_json=as_json, empty="no broker is registered")
         if client.session.malformed.found or any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):
             click.get_current_context().exit(NOT_SERVED)
 
@@ -125,19 +62,9 @@ def _print_direct(client: Client, *, as_json: bool) -> None:
     rows: list[dict[str, object]] = []
     for broker_id, entry in sorted(brokers_of(client).items()):
         rows += rows_of(broker_id, entry, _ask(client, broker_id, entry), None)
-    print_rows(_COLUMNS, rows, as_json=as_json, empty="no broker answers")
+    print_rows(COLUMNS, rows, as_json=as_json, empty="no broker answers")
     if any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):
         click.get_current_context().exit(NOT_SERVED)
-
-
-def absence(broker_id: int, entry: BrokerEntry, node: ReplicationNode | None) -> str:
-    """Describe a master that is gone, and what to do."""
-    last = f", last at {node.master}" if node is not None and node.master else ""
-    text = f"broker {broker_id} has no master{last}: start it"
-    candidates = sorted({*entry.slaves, *(node.in_sync if node is not None else ())})
-    if candidates:
-        text += f", or promote a slave ({', '.join(map(str, candidates))})"
-    return f"{text}; of one that is gone for good, delete the nodes with its id in ZooKeeper"
 
 
 def _ask(client: Client, broker_id: int, entry: BrokerEntry) -> ReplicationReport | None:
@@ -148,13 +75,4 @@ def _ask(client: Client, broker_id: int, entry: BrokerEntry) -> ReplicationRepor
         return parse_report(wait_result(reply, STATS_TIMEOUT_S, "stats replication").text)
     except MetaError as error:
         click.echo(f"warning: what broker {broker_id} knows of its slaves is missing: {error}", err=True)
-        return None
-
-
-def replication_node(client: Client, broker_id: int) -> ReplicationNode | None:
-    """Read the replication node; None without a readable one."""
-    try:
-        return read_replication(client.session, broker_id).node
-    except (MalformedNode, RefusedNode) as error:
-        client.session.malformed.skip(error)
         return None

@@ -6,14 +6,14 @@ from typing import Final
 import click
 
 from meta_client.cli.dead_letters import dead_letters
-from meta_client.cli.group_ends import ask_ends, with_all_partitions
-from meta_client.cli.group_lag import FAULTS, Ends, faults, group_row, lag_of, partition_row
 from meta_client.cli.group_reset import reset
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.cli.stores import opened_store, store_option
 from meta_client.cli.topics import topics
 from meta_client.client import Client
+from meta_client.operations.group_ends import ask_ends, with_all_partitions
+from meta_client.operations.group_lag import FAULTS, Ends, faults, group_row, lag_of, partition_row
 from zk.groups.listing import GroupListing, list_group, list_groups
 from zk.tree.nodes import OffsetNode
 

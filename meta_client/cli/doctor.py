@@ -16,22 +16,20 @@ import click
 from click.core import ParameterSource
 
 from meta_client.batches.decision import Decisions
-from meta_client.cli.branches import OnlineBranches
-from meta_client.cli.doctor_text import COLUMNS, IN_TABLE, Row, block, problem_row, row_of, tell
 from meta_client.cli.options import connected
 from meta_client.cli.output import databases_option, json_option, logs_option, print_rows, zk_option
-from meta_client.client import Client
 from meta_client.doctor.advice import advice_on
-from meta_client.doctor.applier import Applied, apply, note
+from meta_client.doctor.applier import Applied, apply, note, verbs_for
 from meta_client.doctor.cases import Case, cases_of
-from meta_client.doctor.evidence import Evidence
+from meta_client.doctor.evidence import problems
+from meta_client.doctor.rows import COLUMNS, IN_TABLE, Row, block, problem_row, row_of, tell
 from meta_client.doctor.sources import AGE_S, Sources, gather, names_of
 from meta_client.doctor.verdicts import CERTAIN, Verdict
+from meta_client.operations.branches import OnlineBranches
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.generation import check_newest
 from zk.brokers.cluster import known_broker_ids
 
-NAME: Final = "metaq-doctor"
 NEEDS_A_PERSON: Final = 1  # exit status
 DATABASE_URL: Final = "DATABASE_URL"
 TELL_AFTER_S: Final = 1.0
@@ -132,18 +130,6 @@ def _note(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dic
     return done
 
 
-def problems(found: Evidence) -> Iterator[tuple[str, str]]:
-    """Yield each side that could not be asked, and why."""
-    for broker_id, reason in found.brokers.failures.items():
-        yield f"broker {broker_id}", reason
-    for database in found.databases:
-        if database.failure is not None:
-            yield database.label, database.failure
-        for what, reason in database.gaps.items():
-            yield f"{database.label}: {what}", reason
-    yield from found.problems.items()
-
-
 def _show(rows: list[Row], *, as_json: bool) -> None:
     if as_json:
         print_rows(COLUMNS, rows, as_json=True, empty="")
@@ -172,11 +158,6 @@ def _again(zk: str, databases: tuple[str, ...], logs: tuple[Path, ...]) -> str:
     if context.get_parameter_source("databases") is ParameterSource.COMMANDLINE:
         words += [word for url in databases for word in ("--database", names_of(url)[1])]
     return shlex.join([*words, *(word for log in logs for word in ("--decisions", str(log)))])
-
-
-def verbs_for(client: Client, qualifier: str) -> XaVerbs:
-    """Return the requests about branches under *qualifier*."""
-    return XaVerbs(client.topology, client.connections, qualifier, NAME)
 
 
 @contextmanager

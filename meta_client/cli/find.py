@@ -11,12 +11,12 @@ import click
 from meta_client.cli.formats import message_object, time_text
 from meta_client.cli.options import connected, direct_option
 from meta_client.cli.output import json_option, print_rows, zk_option
-from meta_client.cli.placement import brokers_of, partitions_of
-from meta_client.cli.places import Moment
-from meta_client.cli.searching import Hit, Wanted, search_partition
 from meta_client.client import Client
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import NothingToRead
+from meta_client.operations.placement import brokers_of, partitions_of
+from meta_client.operations.places import Moment
+from meta_client.operations.searching import Hit, Wanted, search_partition
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.integers import INT64_MAX, INT64_MIN
 

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from meta_client.cli.waiting import Waiting
 from meta_client.client import Client
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
 from meta_client.consumer.position import Position
+from meta_client.operations.waiting import Waiting
 from zk.tree.nodes import Partition
 
 LOOK_S: Final = 0.2  # interval of checks for the end

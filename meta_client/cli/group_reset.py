@@ -1,34 +1,17 @@
 """`metaq groups reset`: sets a group's offsets while no member can continue from the old ones."""
 
-import contextlib
-import os
-import time
-from collections.abc import Collection, Iterator, Mapping
-from typing import Final, Literal
+from typing import Literal
 
 import click
 
-from meta_client.cli.listed import read_listed
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
-from meta_client.cli.positions import Positions
-from meta_client.cli.reset_options import MemberRule, OtherGroup, PlaceName, ResetTarget, SavedIn, Target
-from meta_client.cli.reset_plan import Move, ResetRefused, plan_reset
 from meta_client.cli.stores import opened_store, store_option
-from meta_client.client import Client
 from meta_client.consumer.config import check_group
-from meta_client.consumer.offsets import OffsetEntry, OffsetStore
-from meta_client.net.identity import host_name
-from zk.brokers.cluster import read_topic, subscribable_partitions
-from zk.errors import MalformedNode
-from zk.groups.listing import GroupListing, list_group
-from zk.groups.offsets import ZooKeeperOffsets
-from zk.groups.ownership import Ownership
-from zk.tree.claims import Claimed, OwnedBy, Unclaimable
-from zk.tree.nodes import NO_MESSAGE_ID, OffsetNode, Partition, TopicPartition
-from zk.tree.paths import TopicKind
-
-POLL_S: Final = 0.3
+from meta_client.operations.reset import alive_members, members_text, move_row, partitions_of, run_reset
+from meta_client.operations.reset_options import MemberRule, PlaceName, ResetTarget, Target
+from zk.groups.listing import list_group
+from zk.tree.nodes import Partition
 
 
 @click.command()
@@ -106,169 +89,9 @@ def reset(
         if isinstance(target, int) and len(keys) != 1:
             raise click.UsageError(f"--to {target}, an offset, is for one partition: name it, like orders/0-3")
         if not (yes or is_forced) and (alive := alive_members(listing, keys)):
-            click.echo(f"warning: {_members_text(group, alive)}", err=True)
+            click.echo(f"warning: {members_text(group, alive)}", err=True)
         moves = run_reset(client, offsets, group, keys, target, members if yes else None)
     rows = [move_row(group, move, is_done=yes) for move in moves]
     print_rows(("group", "topic", "partition", "before", "after", "change", "done"), rows, as_json=as_json, empty="")
     if not yes:
         click.echo("nothing was changed: say --yes to do it", err=True)
-
-
-def run_reset(
-    client: Client,
-    offsets: OffsetStore,
-    group: str,
-    keys: list[TopicPartition],
-    target: Target,
-    members: float | Literal["force"] | None,
-) -> list[Move]:
-    """Plan the reset of *keys* to *target*, and carry it out unless *members*, the rule about those alive, is None.
-
-    Raises ResetRefused."""
-    is_forced = members == "force"
-    is_held = members is not None and not is_forced
-    if is_held:
-        assert not isinstance(members, str)
-        assert members is not None
-        _wait_for_members(client, group, keys, members)
-    with contextlib.ExitStack() as held:
-        claims = held.enter_context(_claimed(client, group, keys)) if is_held else {}
-        before = {key: _stored(offsets, key) for key in keys}
-        positions = Positions(client)
-        moves = plan_reset(client, positions, target, before, _listed(client, target, keys))
-        if is_held:
-            offsets.commit(_entries(moves, claims))
-        elif is_forced:
-            _overrule(client, positions, group, moves)
-    return moves
-
-
-def _stored(offsets: OffsetStore, key: TopicPartition) -> int | None:
-    """Return the stored offset; None for a node that can't be read, which the reset replaces."""
-    try:
-        return offsets.load(*key)
-    except MalformedNode as error:
-        click.echo(f"warning: {error}", err=True)
-        return None
-
-
-def partitions_of(
-    client: Client, listing: GroupListing, places: Collection[tuple[str | None, Partition | None]]
-) -> list[TopicPartition]:
-    """Return the selected partitions. Raises ResetRefused for missing ones."""
-    known = {(progress.topic, progress.partition) for progress in listing.progress}
-    names = {topic for topic, _ in places if topic is not None}
-    if len(names) < len(places) or not places:
-        names |= {topic for topic, _ in known}.union(*listing.members.values())
-    if not names:
-        raise ResetRefused(f"group {listing.group} has read nothing yet: name topics behind it, or correct its name")
-    keys = {key for key in known if key[0] in names}
-    for topic in names:
-        offered = subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic))
-        if not offered:
-            hint = f", or write /{topic} for that partition" if Partition.maybe_parse(topic) else ""
-            raise ResetRefused(f"no broker offers topic {topic}: see `metaq topics`{hint}")
-        keys |= {(topic, partition) for partition in offered}
-    chosen = set()
-    for topic_name, partition_name in places or [(None, None)]:
-        found = {key for key in keys if topic_name in (None, key[0]) and partition_name in (None, key[1])}
-        if not found:
-            topics = topic_name or ", ".join(sorted(names))
-            raise ResetRefused(f"{topics} has no partition {partition_name}: see `metaq offsets`")
-        chosen |= found
-    return sorted(chosen)
-
-
-def alive_members(listing: GroupListing, keys: list[TopicPartition]) -> list[str]:
-    """Return the members that read any of these topics."""
-    topics = {topic for topic, _ in keys}
-    return [member for member, subscribed in listing.members.items() if subscribed & topics]
-
-
-def _members_text(group: str, alive: list[str]) -> str:
-    return f"group {group} has members alive, which would go on where they are: {', '.join(alive)}"
-
-
-def _wait_for_members(client: Client, group: str, keys: list[TopicPartition], wait_s: float) -> None:
-    """Return once no member reads these topics. Raises ResetRefused."""
-    deadline = time.monotonic() + wait_s
-    is_told = False
-    while alive := alive_members(list_group(client.session, group), keys):
-        text = _members_text(group, alive)
-        if time.monotonic() >= deadline:
-            raise ResetRefused(
-                f"{text}: stop them, or say --members wait:SECONDS or --members force; nothing was changed"
-            )
-        if not is_told:
-            click.echo(f"waiting up to {wait_s:g} s: {text}", err=True)
-            is_told = True
-        time.sleep(POLL_S)
-
-
-@contextlib.contextmanager
-def _claimed(client: Client, group: str, keys: list[TopicPartition]) -> Iterator[Mapping[TopicPartition, Claimed]]:
-    """Own the partitions: new members read no offset before it is set, and paused members store no old one afterwards.
-    Raises ResetRefused."""
-    ownership = Ownership(client.session, group, f"{group}_metaq-reset-{host_name()}-{os.getpid()}")
-    try:
-        outcomes = ownership.claim_many(keys)
-        for outcome in outcomes.values():
-            if isinstance(outcome, Unclaimable):
-                raise ResetRefused(f"{outcome.error}; nothing was changed: see `metaq doctor zookeeper`")
-        owned = {key: claimed for key, claimed in outcomes.items() if isinstance(claimed, Claimed)}
-        if others := {outcome.consumer_id for outcome in outcomes.values() if isinstance(outcome, OwnedBy)}:
-            raise ResetRefused(
-                f"partitions still belong to {', '.join(sorted(others))}: it has just come, or is gone without a word; "
-                "stop it, or wait for its session to end; nothing was changed"
-            )
-        yield owned
-    finally:
-        ownership.abandon_many(keys)
-
-
-def _overrule(client: Client, positions: Positions, group: str, moves: list[Move]) -> None:
-    """Set the offsets regardless of ownership. Raises ResetRefused."""
-    nodes = {move.key: OffsetNode(move.after) for move in moves if move.after is not None}
-    outcomes = ZooKeeperOffsets(client.session, group).commit_fencing_owners(nodes)
-    epochs = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
-    positions.tell_epochs(group, epochs)
-    if owners := {outcome.consumer_id for outcome in outcomes.values() if isinstance(outcome, OwnedBy)}:
-        done = f"{len(epochs)} partitions were set before it came" if epochs else "nothing was changed"
-        raise ResetRefused(f"{', '.join(sorted(owners))} is a genuine member and can't be overruled: stop it; {done}")
-
-
-def _listed(client: Client, target: Target, keys: list[TopicPartition]) -> Mapping[TopicPartition, int | None]:
-    """Return the offsets of a file, or of another group in ZooKeeper. Raises ResetRefused if it has none of these."""
-    match target:
-        case SavedIn(path):
-            return read_listed(path)
-        case OtherGroup(name):
-            progress = list_group(client.session, check_group(name)).progress
-        case _:
-            return {}
-    stored = {(it.topic, it.partition): it.stored.offset for it in progress if it.stored is not None}
-    if not stored.keys() & set(keys):
-        raise ResetRefused(f"group {name} has stored nothing of these partitions: see `metaq groups describe {name}`")
-    return {key: stored.get(key) for key in keys}
-
-
-def _entries(moves: list[Move], claims: Mapping[TopicPartition, Claimed]) -> list[OffsetEntry]:
-    return [
-        OffsetEntry(*move.key, move.after, NO_MESSAGE_ID, claims[move.key], is_reset=True)
-        for move in moves
-        if move.after is not None and move.after != move.before
-    ]
-
-
-def move_row(group: str, move: Move, *, is_done: bool) -> dict[str, object]:
-    """Return the row of one partition."""
-    topic, partition = move.key
-    return {
-        "group": group,
-        "topic": topic,
-        "partition": str(partition),
-        "before": move.before,
-        "after": move.after,
-        "change": None if move.before is None or move.after is None else move.after - move.before,
-        "done": is_done,
-    }

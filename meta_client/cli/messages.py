@@ -24,16 +24,16 @@ from meta_client.cli.inputs import (
 )
 from meta_client.cli.options import connected, direct_option, is_direct
 from meta_client.cli.output import json_option, zk_option
-from meta_client.cli.places import STORED, EndParam, PartitionParam, StartParam
-from meta_client.cli.positions import PutTimes
-from meta_client.cli.progress import Progress
-from meta_client.cli.reading import Span, read_topic_messages
 from meta_client.cli.sending import NotYetReplicated, Sending, SendReport, Stopped
-from meta_client.cli.waiting import Waiting
 from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.position import EARLIEST, LATEST, Position
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
+from meta_client.operations.places import STORED, EndParam, PartitionParam, StartParam
+from meta_client.operations.positions import PutTimes
+from meta_client.operations.progress import Progress
+from meta_client.operations.reading import Span, read_topic_messages
+from meta_client.operations.waiting import Waiting
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.results import SendResult

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,19 +70,6 @@ def _cell(value: object) -> str:
     complete to be pasted."""
     text = "-" if value is None else str(value)
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def printable(text: str) -> str:
-    """Return *text* without terminal control sequences: data from a disk is untrusted."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
-
-
-def time_text(time_ms: int) -> str:
-    seconds, ms = divmod(time_ms, 1000)
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03}Z"
-    except (ValueError, OverflowError):
-        return f"{time_ms}ms"  # outside the calendar's range
 
 
 def confirm(question: str) -> None:

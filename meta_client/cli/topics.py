@@ -9,23 +9,21 @@ import click
 
 from meta_client.cli.options import connected, direct_option
 from meta_client.cli.output import confirm, json_option, print_rows, zk_option
-from meta_client.cli.placement import brokers_of
 from meta_client.cli.security_options import security
 from meta_client.cli.targets import known_url, targets, where_options
 from meta_client.client import Client
 from meta_client.errors import NotSupported
-from meta_client.metadata.topology import WILDCARD_TOPIC
 from meta_client.net.calls import wait_result
 from meta_client.net.connection import Connection
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
+from meta_client.operations.placement import brokers_of
+from meta_client.operations.topic_rows import topic_rows
 from meta_client.protocol.compression import NO_COMPRESSION
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import Stats, TopicCommand, TopicVerb
-from zk.brokers.cluster import BrokerEntry, TopicBrokers, read_topic, read_topic_names
+from zk.brokers.cluster import BrokerEntry, read_topic_names
 from zk.tree.broker_url import BrokerUrl
-from zk.tree.nodes import BrokerName
-from zk.tree.paths import TopicKind
 
 ANSWER_TIMEOUT_S: Final = 10.0  # an fsync on a busy disk
 SOME_REFUSED: Final = 1  # exit status: at least one broker did not do it
@@ -224,24 +222,3 @@ def _told_rows(client: Client, broker_id: int, entry: BrokerEntry) -> Iterable[d
 
 def _flag(said: Mapping[str, str], key: str) -> bool | None:
     return said[key] == "true" if key in said else None
-
-
-def topic_rows(client: Client, topic: str) -> Iterable[dict[str, object]]:
-    """Return a row for each broker of a topic, from ZooKeeper; one without a broker if nobody offers it."""
-    publishers = read_topic(client.session, TopicKind.PUB, topic)
-    subscribed = read_topic(client.session, TopicKind.SUB, topic)
-    rows = [_topic_row(topic, name, publishers, subscribed) for name in sorted({*publishers, *subscribed}, key=str)]
-    if not rows and topic != WILDCARD_TOPIC:  # producers look that one up, whether brokers have it or not
-        return [{"topic": topic, "broker": None, "partitions": 0, "publish": False, "subscribe": False}]
-    return rows
-
-
-def _topic_row(topic: str, name: BrokerName, publishers: TopicBrokers, subscribed: TopicBrokers) -> dict[str, object]:
-    node = publishers.get(name) or subscribed[name]
-    return {
-        "topic": topic,
-        "broker": str(name),
-        "partitions": node.partitions,
-        "publish": name in publishers,
-        "subscribe": name in subscribed,
-    }

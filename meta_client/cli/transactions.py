@@ -5,7 +5,8 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -13,13 +14,13 @@ import click
 
 from journal.records.heuristics import HeuristicDecision
 from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
-from meta_client.cli.branch_text import IN_DOUBT_COLUMNS, LEDGER_COLUMNS, in_doubt_row, ledger_row, show_lines
-from meta_client.cli.branches import NoBranch, OperatorBranches, opened_branches
 from meta_client.cli.decision_table import init, resolver
 from meta_client.cli.decisions import is_decided
 from meta_client.cli.doctor import doctor
-from meta_client.cli.options import branch_broker, direct_option
+from meta_client.cli.options import branch_broker, connected, direct_option
 from meta_client.cli.output import confirm, json_option, print_rows, zk_option
+from meta_client.operations.branch_text import IN_DOUBT_COLUMNS, LEDGER_COLUMNS, in_doubt_row, ledger_row, show_lines
+from meta_client.operations.branches import NoBranch, OfflineBranches, OnlineBranches, OperatorBranches
 
 INCOMPLETE: Final = 1  # exit status: a broker's branches are missing
 QUOTED_MAX: Final = 5
@@ -40,6 +41,16 @@ broker_option = click.option(
 )
 branch_argument = click.argument("branch", metavar="BRANCH")
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
+
+
+@contextmanager
+def opened_branches(zookeeper: str, directory: Path | None) -> Iterator[OperatorBranches]:
+    """Open the branches of the cluster behind *zookeeper*, or of *directory*."""
+    if directory is not None:
+        yield OfflineBranches(directory)
+        return
+    with connected(zookeeper) as client:
+        yield OnlineBranches(client)
 
 
 @click.group()

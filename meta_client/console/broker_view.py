@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from meta_client.cli.brokers import NO_WRITES, ReplicationReport, absence, parse_report, rows_of
 from meta_client.console.reads import Unknown
+from meta_client.operations.broker_rows import NO_WRITES, ReplicationReport, absence, parse_report, rows_of
 from zk.brokers.cluster import BrokerEntry
 from zk.brokers.replication import ReplicationNode
 from zk.tree.broker_url import BrokerUrl

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from meta_client.cli.brokers import replication_node
 from meta_client.client import Client
 from meta_client.console.broker_view import ITEMS, BrokerView, Told, parse_told
 from meta_client.console.reads import LIMIT_S, Reads, Unknown
 from meta_client.net.calls import wait_result
 from meta_client.net.deadline import Deadline
 from meta_client.net.opaques import next_opaque
+from meta_client.operations.broker_rows import replication_node
 from meta_client.protocol.requests import Stats
 from zk.brokers.cluster import BrokerEntry, known_broker_ids, read_brokers
 from zk.tree.broker_url import BrokerUrl

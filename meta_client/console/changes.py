@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from journal.records.heuristics import WHY_BYTES_MAX, HeuristicDecision
 from journal.records.xid import XaKey
-from meta_client.cli.branch_text import ledger_row
-from meta_client.cli.branches import NoBranch, OnlineBranches
 from meta_client.console.diagnosis import apply_certain, put_on_record
 from meta_client.console.in_doubt import BranchFacts, OneBroker, branch_facts
 from meta_client.console.reads import Unknown
 from meta_client.console.settings import ConsoleSettings
+from meta_client.operations.branch_text import ledger_row
+from meta_client.operations.branches import NoBranch, OnlineBranches
 from meta_client.protocol.answers import BranchStatus
 
 

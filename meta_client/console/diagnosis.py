@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from journal.records.xid import XaKey
 from meta_client.batches.decision import Decisions
-from meta_client.cli.branches import OnlineBranches
-from meta_client.cli.doctor import problems, verbs_for
-from meta_client.cli.doctor_text import row_of
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.settings import ConsoleSettings
 from meta_client.doctor.advice import Advice, advice_on
-from meta_client.doctor.applier import Applied, apply, note
+from meta_client.doctor.applier import Applied, apply, note, verbs_for
 from meta_client.doctor.cases import Case, Side, cases_of
+from meta_client.doctor.evidence import problems
+from meta_client.doctor.rows import row_of
 from meta_client.doctor.sources import Sources, gather
 from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
+from meta_client.operations.branches import OnlineBranches
 from meta_client.transactions.generation import check_newest
 from zk.brokers.cluster import known_broker_ids
 

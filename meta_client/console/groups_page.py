@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from meta_client.cli.group_ends import ask_ends, with_all_partitions
-from meta_client.cli.group_lag import FAULTS, Ends, faults, group_row, lag_of, partition_row
 from meta_client.client import Client
 from meta_client.console.page import Asked, NotHere, Rows, Values
 from meta_client.console.payload import preview
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.rendering import path
 from meta_client.consumer.dead_letters.reading import read_dead_letters, read_group
+from meta_client.operations.group_ends import ask_ends, with_all_partitions
+from meta_client.operations.group_lag import FAULTS, Ends, faults, group_row, lag_of, partition_row
 from zk.groups.listing import GroupListing, list_group, read_group_names
 from zk.tree.paths import is_name
 

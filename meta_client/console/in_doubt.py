@@ -11,15 +11,15 @@ from typing import Final
 import msgspec
 
 from journal.records.xid import InvalidXid, XaKey, parse_key
-from meta_client.cli.branch_text import since_ms
-from meta_client.cli.branches import OnlineBranches
-from meta_client.cli.doctor import verbs_for
 from meta_client.client import Client
 from meta_client.console.reads import Reads, Unknown
+from meta_client.doctor.applier import verbs_for
 from meta_client.doctor.decisions import owner_of
 from meta_client.doctor.sources import NO_MASTER, problem_of
 from meta_client.doctor.verdicts import Owner
 from meta_client.metadata.topology import Directory, TopicView
+from meta_client.operations.branch_text import since_ms
+from meta_client.operations.branches import OnlineBranches
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.protocol.errors import RemoteProtocolError, XaError

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from meta_client.cli.positions import Positions, PutTimes, Range
-from meta_client.cli.reading import message_start, read_from
-from meta_client.cli.searching import Hit, Wanted, search_partition
 from meta_client.client import Client
 from meta_client.consumer.position import milliseconds
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import BrokerAway, NotSupported
+from meta_client.operations.positions import Positions, PutTimes, Range
+from meta_client.operations.reading import message_start, read_from
+from meta_client.operations.searching import Hit, Wanted, search_partition
 from zk.brokers.cluster import read_brokers
 from zk.tree.nodes import Partition, TopicPartition
 

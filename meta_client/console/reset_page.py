@@ -7,15 +7,15 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from meta_client.cli.group_reset import move_row, partitions_of, run_reset
-from meta_client.cli.reset_options import PlaceName, ResetTarget, SavedIn, Shift, Target
-from meta_client.cli.reset_plan import ResetRefused
 from meta_client.client import Client
 from meta_client.console.groups_page import group_of, read_listings
 from meta_client.console.page import Asked, InvalidQuery, Values
 from meta_client.console.reads import Unknown
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offsets import ZooKeeperOffsetStore
+from meta_client.operations.reset import move_row, partitions_of, run_reset
+from meta_client.operations.reset_options import PlaceName, ResetTarget, SavedIn, Shift, Target
+from meta_client.operations.reset_plan import ResetRefused
 from zk.groups.listing import list_group
 
 T = TypeVar("T")

@@ -15,7 +15,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from meta_client.cli.output import printable
 from meta_client.console.access import CSRF_FIELD, AccessRules, Guard
 from meta_client.console.changes import ACTIONS, carry_out, command_of, fingerprint, planned_entry
 from meta_client.console.in_doubt import BranchFacts
@@ -27,6 +26,7 @@ from meta_client.console.rendering import render
 from meta_client.console.reset_page import carry_out_reset
 from meta_client.console.settings import ConsoleSettings
 from meta_client.console.transactions_page import branch_of
+from meta_client.operations.text import printable
 
 T = TypeVar("T")
 

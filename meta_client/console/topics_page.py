@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from meta_client.cli.positions import Positions, Range
-from meta_client.cli.searching import Wanted
-from meta_client.cli.topics import topic_rows
 from meta_client.client import Client
 from meta_client.console.messages import READ_S, SEARCH_S, read_one, read_page, search
 from meta_client.console.page import Asked, InvalidQuery, NotHere, Rows, Values
 from meta_client.console.payload import FORMS, preview, shown
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.rendering import path
+from meta_client.operations.positions import Positions, Range
+from meta_client.operations.searching import Wanted
+from meta_client.operations.topic_rows import topic_rows
 from meta_client.protocol.integers import INT64_MAX, INT64_MIN
 from zk.brokers.cluster import read_topic, read_topic_names, subscribable_partitions
 from zk.tree.nodes import Partition, TopicPartition

@@ -4,13 +4,13 @@ import asyncio
 from typing import Any, Final
 
 from journal.records.xid import XaKey
-from meta_client.cli.branch_text import history, ledger_row, remedy
 from meta_client.console.changes import ACTIONS, actions_on
 from meta_client.console.diagnosis import read_diagnosis
 from meta_client.console.in_doubt import BranchFacts, InDoubt, parse_branch, read_branch, read_in_doubt
 from meta_client.console.page import Asked, InvalidQuery, Rows, Values
 from meta_client.console.reads import Unknown
 from meta_client.console.rendering import path
+from meta_client.operations.branch_text import history, ledger_row, remedy
 
 MARGIN: Final = 11  # of a line of `remedy`
 

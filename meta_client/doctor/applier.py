@@ -7,8 +7,10 @@ recovery, and may be repeated.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from journal.records.xid import Xid
+from meta_client.client import Client
 from meta_client.coordinator.errors import CannotEnlist, CoordinatorError, HeuristicOutcome, Unreachable
 from meta_client.coordinator.names import branch
 from meta_client.coordinator.participants import BranchEnd
@@ -24,6 +26,8 @@ from meta_client.transactions.databases import table_at
 from meta_client.transactions.errors import RowGone, RowLocked
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import DATABASE, DecisionTable
+
+NAME: Final = "metaq-doctor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +148,8 @@ def _commit_prepared(case: Case, side: Side) -> str:
     whole: Xid = branch(side.xact.xid, b"")
     commit(side.database.url, whole, case.decision.receipts.database)
     return "committed"
+
+
+def verbs_for(client: Client, qualifier: str) -> XaVerbs:
+    """Return the requests about branches under *qualifier*."""
+    return XaVerbs(client.topology, client.connections, qualifier, NAME)

@@ -1,6 +1,6 @@
 """Each side's answers as values: brokers, decision tables, prepared database transactions, decision logs. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -125,3 +125,15 @@ class Evidence:
     batches: Mapping[str, BatchDecision] = field(default_factory=dict)  # by query: the newest decision
     problems: Mapping[str, str] = field(default_factory=dict)
     outcomes: Mapping[Xid, Answer] = field(default_factory=dict)  # of database branches that are not prepared
+
+
+def problems(found: Evidence) -> Iterator[tuple[str, str]]:
+    """Yield each side that could not be asked, and why."""
+    for broker_id, reason in found.brokers.failures.items():
+        yield f"broker {broker_id}", reason
+    for database in found.databases:
+        if database.failure is not None:
+            yield database.label, database.failure
+        for what, reason in database.gaps.items():
+            yield f"{database.label}: {what}", reason
+    yield from found.problems.items()

@@ -65,7 +65,7 @@ class Adapter(Protocol):
 
 
 class Lists(Protocol):
-    """Every broker's list of branches: cli.branches.OnlineBranches."""
+    """Every broker's list of branches: operations.branches.OnlineBranches."""
 
     failures: dict[int, str]
 

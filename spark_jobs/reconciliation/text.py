@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from meta_client.cli.output import printable, time_text
+from meta_client.operations.text import printable, time_text
 
 UNREADABLE_BROKER: Final = -1
 

@@ -3,7 +3,7 @@
 import json
 import time
 
-from meta_client.cli.brokers import parse_report, rows_of
+from meta_client.operations.broker_rows import parse_report, rows_of
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq
 from zk.brokers.cluster import BrokerEntry, read_broker

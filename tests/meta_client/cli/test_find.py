@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from meta_client.cli import progress
 from meta_client.cli.options import connected
-from meta_client.cli.searching import Wanted, search_partition
 from meta_client.client import Client
 from meta_client.errors import NotSupported
+from meta_client.operations import progress
+from meta_client.operations.searching import Wanted, search_partition
 from meta_client.protocol.version import Capabilities
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq

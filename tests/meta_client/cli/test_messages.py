@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from meta_client.cli.main import main
-from meta_client.cli.reading import Span, read_topic_messages
 from meta_client.client import Client
+from meta_client.operations.reading import Span, read_topic_messages
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.forked import run_metaq_bytes
 from tests.fixtures.replicas import Replicas, wait_until

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from meta_client.cli import progress as progress_module
-from meta_client.cli.progress import Progress
+from meta_client.operations import progress as progress_module
+from meta_client.operations.progress import Progress
 
 
 def test_lines_once_a_second_and_none_before(

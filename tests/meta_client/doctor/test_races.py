@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from meta_client.cli.branches import OnlineBranches
 from meta_client.doctor.applier import apply
 from meta_client.doctor.cases import Case, cases_of
 from meta_client.doctor.sources import Sources, gather
 from meta_client.doctor.verdicts import Verdict
+from meta_client.operations.branches import OnlineBranches
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions import CommitStep
 from tests.crash.test_decision_row import resolvers

@@ -6,10 +6,6 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-from meta_client.cli.placement import brokers_of, partitions_of
-from meta_client.cli.positions import GROUP, Positions, Range
-from meta_client.cli.progress import Progress
-from meta_client.cli.waiting import Waiting
 from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import read_to_end
@@ -18,6 +14,10 @@ from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.position import EARLIEST, Position, milliseconds, offset_of
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import BrokerAway, ConnectionLost, NothingToRead, NotSupported, ReplyTimeout
+from meta_client.operations.placement import brokers_of, partitions_of
+from meta_client.operations.positions import GROUP, Positions, Range
+from meta_client.operations.progress import Progress
+from meta_client.operations.waiting import Waiting
 from meta_client.protocol.errors import MetaError, RemoteError
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition, TopicPartition

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from meta_client.cli.positions import Range
+from meta_client.operations.positions import Range
 from zk.groups.listing import GroupListing, PartitionProgress
 from zk.tree.nodes import TopicPartition
 

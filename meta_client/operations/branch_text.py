@@ -4,24 +4,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from journal.records.xid import XaKey, Xid
-from meta_client.cli.output import printable, time_text
+from meta_client.operations.text import age_text, printable, time_text
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import table_of
 
 IN_DOUBT_COLUMNS: Final = ("xid", "state", "age_s", "messages", "broker", "qualifier", "key", "sql")
 LEDGER_COLUMNS: Final = ("xid", "outcome", "since", "who", "broker", "why", "evidence", "key")
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-
-
-def age_text(seconds: float) -> str:
-    """Format as `3 h 12 min`: the two largest units, rounded down."""
-    left, words = max(0, int(seconds)), list[str]()
-    for size, unit in _UNITS:
-        if left >= size or (unit == "s" and not words):
-            words.append(f"{left // size} {unit}")
-            left %= size
-    return " ".join(words[:2])
 
 
 def sql_of(xid: Xid) -> str:

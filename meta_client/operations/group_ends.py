@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from meta_client.cli.group_lag import Ends, lag_of
-from meta_client.cli.positions import Positions, warn
 from meta_client.client import Client
+from meta_client.operations.group_lag import Ends, lag_of
+from meta_client.operations.positions import Positions, warn
 from zk.brokers.cluster import read_topic, subscribable_partitions
 from zk.groups.listing import GroupListing, PartitionProgress
 from zk.tree.nodes import TopicPartition

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
-from meta_client.cli.positions import Positions, Range
-from meta_client.cli.progress import Progress
-from meta_client.cli.reading import message_start, read_from
-from meta_client.cli.reset_options import OtherGroup, SavedIn, Shift, Target
 from meta_client.client import Client
 from meta_client.consumer.position import milliseconds
 from meta_client.errors import NotSupported
+from meta_client.operations.positions import Positions, Range
+from meta_client.operations.progress import Progress
+from meta_client.operations.reading import message_start, read_from
+from meta_client.operations.reset_options import OtherGroup, SavedIn, Shift, Target
 from meta_client.protocol.errors import InvalidMessage, MetaError
 from zk.tree.nodes import TopicPartition
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import click
 
-from meta_client.cli.places import PartitionParam, offset_or_time
+from meta_client.operations.places import PartitionParam, offset_or_time
 from zk.tree.nodes import Partition
 
 SHIFT_MAX: Final = 1_000_000  # messages; their offsets are in memory while shifting back

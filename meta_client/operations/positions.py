@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 import click
 
-from meta_client.cli.placement import brokers_of
 from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.routing import plan_routes
@@ -19,6 +18,7 @@ from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
+from meta_client.operations.placement import brokers_of
 from meta_client.protocol.answers import PartitionOffsets, parse_offset, parse_offset_range
 from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.id_layout import time_ms_of

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from meta_client.cli.branch_text import age_text, since_ms
-from meta_client.cli.output import printable, time_text
 from meta_client.doctor.advice import Advice
 from meta_client.doctor.applier import Applied
 from meta_client.doctor.cases import Case, Side
 from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
+from meta_client.operations.branch_text import since_ms
+from meta_client.operations.text import age_text, printable, time_text
 
 IN_TABLE: Final = ("transaction", "place", "state", "age_s", "messages", "verdict")
 _BRANCH: Final = ("since", "decided_by", "owner", "xid", "key", "broker", "database", "origin", "bytes", "topics")

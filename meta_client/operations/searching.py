@@ -6,9 +6,6 @@ from typing import Final, NamedTuple
 
 import click
 
-from meta_client.cli.positions import ask_range
-from meta_client.cli.progress import Progress
-from meta_client.cli.reading import read_from
 from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.errors import BrokerAway, NotSupported
@@ -16,6 +13,9 @@ from meta_client.net.calls import wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.net.transport import Transport
+from meta_client.operations.positions import ask_range
+from meta_client.operations.progress import Progress
+from meta_client.operations.reading import read_from
 from meta_client.protocol.answers import Found, parse_found
 from meta_client.protocol.id_layout import broker_of, time_ms_of
 from meta_client.protocol.limits import FIND_MATCHES_MAX

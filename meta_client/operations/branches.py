@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Protocol
@@ -12,7 +11,6 @@ from journal.records.states import BranchState, VerbRefused
 from journal.records.xid import XaKey
 from journal.repair.offline import opened_store, read_state
 from journal.state.journal_state import Branch, JournalState
-from meta_client.cli.options import connected
 from meta_client.client import Client
 from meta_client.errors import NotSupported
 from meta_client.metadata.topology import Directory
@@ -188,16 +186,6 @@ class OfflineBranches:
     def forget(self, key: XaKey, broker_id: int) -> None:
         with opened_store(self._directory, version("metaq-broker")) as store:
             store.journal.wait_flushed(store.forget(key))
-
-
-@contextmanager
-def opened_branches(zookeeper: str, directory: Path | None) -> Iterator[OperatorBranches]:
-    """Open the branches of the cluster behind *zookeeper*, or of *directory*."""
-    if directory is not None:
-        yield OfflineBranches(directory)
-        return
-    with connected(zookeeper) as client:
-        yield OnlineBranches(client)
 
 
 def _prepared(state: JournalState) -> Iterator[Branch]:

@@ -5,8 +5,8 @@ from typing import Final
 
 import click
 
-from meta_client.cli.placement import partitions_of
 from meta_client.client import Client
+from meta_client.operations.placement import partitions_of
 from zk.errors import ZooKeeperUnavailable
 
 OWNED_S: Final = 3.0  # rebalancing is over after this time
