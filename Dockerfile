@@ -1,7 +1,7 @@
 # A broker in a container: no Java, no root. See docs/operations/service.md.
 FROM python:3.13.7-slim-bookworm AS build
 WORKDIR /src
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml hatch_build.py requirements.lock README.md LICENSE ./
 COPY journal ./journal
 COPY zk ./zk
 COPY meta_client ./meta_client

@@ -19,6 +19,7 @@ from zk.embedded.server import EmbeddedZooKeeper
 pytest_plugins = [
     "tests.fixtures.broker",
     "tests.fixtures.broker_pool",
+    "tests.fixtures.cores",
     "tests.fixtures.mariadb",
     "tests.fixtures.postgres",
     "tests.fixtures.real_orders",

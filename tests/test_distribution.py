@@ -1,5 +1,7 @@
 """Published files: the wheel and the source distribution, built, installed and started elsewhere."""
 
+import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,10 +19,13 @@ ROOT = Path(__file__).parents[1]
 HOOKS = "from hatchling.build import build_sdist, build_wheel; import sys; print({function}(sys.argv[1]))"
 
 
-def built(function: str, source: Path, into: Path) -> Path:
-    """The archive that hatchling makes of *source*, as pip would have it made."""
+def built(function: str, source: Path, into: Path, **variables: str) -> Path:
+    """The archive that hatchling makes of *source*, as pip would have it made, with more environment variables."""
     command = [sys.executable, "-c", HOOKS.format(function=function), str(into)]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120, check=False)
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"} | variables  # no bytecode of the build hook in *source*
+    done = subprocess.run(
+        command, cwd=source, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     return into / done.stdout.split()[-1]
 
@@ -44,11 +49,34 @@ def test_the_source_distribution_is_the_project_and_nothing_else(sdist: Path) ->
     assert {"LICENSE", "README.md", "pyproject.toml", "Makefile"} <= unpacked
 
 
-def test_the_wheel_runs_where_only_its_dependencies_are(sdist: Path, tmp_path: Path) -> None:
-    """The wheel is built from the source distribution, which must therefore be complete."""
-    wheel = built("build_wheel", sdist, tmp_path)
+def can_compile(into: Path) -> bool:
+    """True if there is a C compiler, and what Python extensions need."""
+    source = into / "empty.c"
+    source.write_text("#include <Python.h>\n")
+    compiler = [*shlex.split(sysconfig.get_config_var("LDSHARED")), "-fPIC", f"-I{sysconfig.get_path('include')}"]
+    try:
+        return not subprocess.run(
+            [*compiler, source, "-o", into / "empty.so"], capture_output=True, check=False
+        ).returncode
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("compiler", ["", "/no/compiler here", "false"], ids=["a compiler", "none", "one that fails"])
+def test_the_wheel_runs_where_only_its_dependencies_are(sdist: Path, tmp_path: Path, compiler: str) -> None:
+    """The wheel is built from the source distribution, which must therefore be complete; with the native core where it
+    can be compiled."""
+    if is_native := not compiler:
+        if not can_compile(tmp_path):
+            pytest.skip("there is no C compiler, or no Python.h: install them for the native core")
+        wheel = built("build_wheel", sdist, tmp_path)
+    else:
+        wheel = built("build_wheel", sdist, tmp_path, LDSHARED=compiler)
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
+    compiled = [name for name in names if name.endswith((".so", ".pyd", ".dylib"))]
+    assert compiled == [f"meta_client/_core{sysconfig.get_config_var('EXT_SUFFIX')}"] * is_native
+    assert wheel.name.endswith("-py3-none-any.whl") is not is_native
     top = {name.partition("/")[0] for name in names}
     assert top == {*PACKAGES, f"metaq_broker-{PRODUCT_VERSION}.dist-info"}
     assert {f"{name}/py.typed" for name in PACKAGES} <= set(names)
@@ -61,10 +89,15 @@ def test_the_wheel_runs_where_only_its_dependencies_are(sdist: Path, tmp_path: P
         packed.extractall(site)
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     code = "import meta_client, sys; print(meta_client.__file__); from meta_client.cli.main import main; main()"
-    command = [str(home / "bin/python"), "-c", code, "--help"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    where, *said = done.stdout.splitlines()
+
+    def said_to(option: str) -> list[str]:
+        command = [str(home / "bin/python"), "-c", code, option]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    assert said_to("--version")[1] == f"metaq {PRODUCT_VERSION}, {'native core' if is_native else 'Python alone'}"
+    where, *said = said_to("--help")
     assert Path(where).is_relative_to(site)
     for name in ("broker", "produce", "consume", "txn", "audit", "journal"):
         assert any(line.split()[:1] == [name] for line in said), name

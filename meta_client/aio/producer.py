@@ -27,6 +27,7 @@ from meta_client.producer.single_sends import SingleSends
 from meta_client.producer.xa import Branch
 from meta_client.producer.xa_verbs import Listing
 from meta_client.protocol.answers import BranchStatus
+from meta_client.tracing import TRACING
 from zk.forks import invalidate_after_fork, skip_after_fork
 from zk.tree.nodes import Partition
 
@@ -52,6 +53,7 @@ class _Gatherer:
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
+        self.plain_add = None  # Producer.send_async looks itself
 
     def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> _Handle:
         return _Handle(wait(self._sender.add(topic, wanted, flag, body)))
@@ -175,6 +177,7 @@ class Producer:
     ) -> None:
         self._sender = sender
         self._is_plain = compression is None and partitioner is None
+        self._plain_add = sender.plain_add
         invalidate_after_fork(self)
         gatherer = _Gatherer(sender)
         self.rules = ProducerRules(topology, connections, qualifier, gatherer, compression, allowed, sends, partitioner)
@@ -209,14 +212,22 @@ class Producer:
         and yields to other tasks once per batch.
         """
         if self._is_plain and not self.rules.is_in_transaction:
+            if (
+                attribute is None
+                and partition is None
+                and (add := self._plain_add) is not None
+                and TRACING.hooks is None
+                and (handle := add(topic, payload)) is not None
+            ):
+                return handle
             wanted = None if partition is None else parse_partition(partition)
             flag, body = encode_message(topic, payload, attribute)
             return self._sender.add_now(topic, wanted, flag, body) or await self._sender.add(topic, wanted, flag, body)
-        handle = await run(self.rules.send_async, topic, payload, attribute, partition)
-        if isinstance(handle, _Handle):
-            return handle.handle
-        assert isinstance(handle, ThreadedBranchHandle)
-        return BranchHandle(handle)
+        sent = await run(self.rules.send_async, topic, payload, attribute, partition)
+        if isinstance(sent, _Handle):
+            return sent.handle
+        assert isinstance(sent, ThreadedBranchHandle)
+        return BranchHandle(sent)
 
     async def send_many(
         self, topic: str, payloads: Iterable[bytes], keys: Iterable[str | None] | None = None

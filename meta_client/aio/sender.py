@@ -83,6 +83,7 @@ class Sender:
         self._topology = topology
         self._connections = connections
         self._engine = SendingEngine(config, new_session_id()[-64:], SendHandle)
+        self.plain_add = self._engine.plain_add(None)
         self._loop = asyncio.get_running_loop()
         self._waiting: list[asyncio.Future[None]] = []  # for any batch to be settled
         self._connecting: set[asyncio.Task[None]] = set()

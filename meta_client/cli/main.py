@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 from journal.errors import JournalError
+from meta_client.core import description
 from meta_client.protocol.errors import MetaError
 from zk.errors import ZooKeeperError
 
@@ -98,7 +99,7 @@ class Commands(click.Group):
 
 
 @click.command(cls=Commands)
-@click.version_option(package_name="metaq-broker", message="metaq %(version)s")
+@click.version_option(package_name="metaq-broker", message=f"metaq %(version)s, {description()}")
 def metaq() -> None:
     """A transactional message broker: a database row and a message, both or neither.
 

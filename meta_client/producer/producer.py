@@ -65,6 +65,7 @@ class Producer:
         invalidate_after_fork(self)
         self._connections = connections
         self._sender = sender
+        self._plain_add = sender.plain_add if compression is None and partitioner is None else None
         self._compression = compression
         self._allowed = allowed
         self._sends = sends
@@ -140,6 +141,18 @@ class Producer:
         be asked; LocalProtocolError for what can't be sent at all; TransactionMisuse within a local transaction, which
         takes `send` only.
         """
+        # What most messages are: without a call of Python's.
+        if (
+            attribute is None
+            and partition is None
+            and (add := self._plain_add) is not None
+            and self._within is None
+            and self._xa.current is None
+            and (self._transaction is None or self._current() is None)
+            and TRACING.hooks is None
+            and (handle := add(topic, payload)) is not None
+        ):
+            return handle
         if (within := self._joined()) is not None:
             view = self._view(topic, SEND_TIMEOUT_S)
             wanted = self._wanted(view, payload, attribute, partition)

@@ -1,5 +1,6 @@
 """Result of a send; and, as the producer sees them, what sends in batches, and a transaction it joins."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from meta_client.metadata.topology import TopicView
@@ -30,6 +31,10 @@ class Handle(Protocol):
 
 class Gatherer(Protocol):
     """Sends messages in batches: sender.Sender, or its asyncio twin."""
+
+    @property
+    def plain_add(self) -> Callable[[str, bytes], Handle | None] | None:
+        """A quicker `add` of plain messages, where there is one: Gathering.plain_add."""
 
     def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> Handle: ...
 

@@ -40,6 +40,7 @@ class Sender:
         self._connections = connections
         self._lock = threading.Lock()  # guards the engine and the next four
         self._engine = SendingEngine(config, new_session_id()[-64:], SendHandle)
+        self.plain_add = self._engine.plain_add(self._lock.locked)
         self._work = threading.Condition(self._lock)  # the thread waits here
         self._room = threading.Condition(self._lock)  # add and flush wait here
         self._wakes_at = math.inf  # when the waiting thread looks again; monotonic

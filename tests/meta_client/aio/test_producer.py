@@ -33,6 +33,8 @@ from tests.meta_client.peer import ok, opaque_of
 from tests.meta_client.pooled import LOST, REFUSED, pooled_broker
 from zk.embedded.chroot import Chroot
 
+pytestmark = pytest.mark.usefixtures("either_core")
+
 OURS = b"1.4.6 metaq/0.1.0 mput fetch status"
 QUICK = BatchingConfig(linger_s=0.01, delivery_timeout_s=60.0)
 HASTY = BatchingConfig(linger_s=0.01, delivery_timeout_s=2.0)

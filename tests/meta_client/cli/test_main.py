@@ -78,4 +78,4 @@ def test_what_is_advised_to_be_installed_is_ours() -> None:
 
 
 def test_version() -> None:
-    assert re.fullmatch(r"metaq \d+\.\d+\.\d+\n", metaq("--version").stdout)
+    assert re.fullmatch(r"metaq \d+\.\d+\.\d+, (native core|Python alone)\n", metaq("--version").stdout)

@@ -21,6 +21,8 @@ from tests.meta_client.pooled import LOST, REFUSED, pooled_broker
 from zk.embedded.chroot import Chroot
 from zk.tree.nodes import Partition
 
+pytestmark = pytest.mark.usefixtures("either_core")
+
 VERSION = b"1.4.6 metaq/0.1.0 mput"
 QUICK = BatchingConfig(batch_bytes=200, linger_s=0.01, delivery_timeout_s=60.0, buffer_bytes_max=1000)
 HASTY = replace(QUICK, delivery_timeout_s=2.0)

@@ -1,0 +1,323 @@
+"""The native core adds messages as Python does, or not at all; whatever it is given, and from many threads."""
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meta_client import core
+from meta_client.metadata.topology import TopicView
+from meta_client.producer.batch import ProducerBatch, SendHandle
+from meta_client.producer.message_run import MessageRun
+from meta_client.producer.partition_queues import BatchingConfig
+from meta_client.producer.sending_engine import SendingEngine
+from meta_client.protocol.limits import BATCH_MESSAGES_MAX
+from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import Partition
+
+pytestmark = pytest.mark.skipif(
+    core.core is None, reason="the native core was not compiled: install a C compiler and Python.h, then `make setup`"
+)
+
+ONLY = Partition(0, 0)
+VIEWS = {topic: TopicView(topic, (ONLY,), {0: BrokerUrl("b", 1)}, (ONLY,)) for topic in ("orders", "bills")}
+SMALL = BatchingConfig(batch_bytes=300, linger_s=1.0, delivery_timeout_s=10.0, buffer_bytes_max=1500)
+
+Engine = SendingEngine[SendHandle]
+Add = Callable[[str, bytes], SendHandle | None]
+
+
+def opened(config: BatchingConfig = SMALL, locked: Callable[[], bool] | None = None) -> tuple[Engine, Add]:
+    """Return an engine with an open, empty batch of `orders`, and its native way to add."""
+    engine = Engine(config, "me", SendHandle)
+    add = engine.plain_add(locked)
+    assert add is not None
+    engine.open_batch(0.0, VIEWS["orders"], None)
+    return engine, add
+
+
+def contents(engine: Engine) -> Any:
+    batches = [(key, batch.bytes, batch.bodies, batch.flags) for key, batch in engine._open.items()]
+    queued = [
+        (batch.number, batch.bytes, batch.bodies)
+        for queue in engine._queues._queues.values()
+        for batch in queue.waiting
+    ]
+    return engine.bytes, engine._sealed, engine.has_full, batches, queued
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("plain"), st.sampled_from(["orders", "bills"]), st.integers(0, 320)),
+        st.tuples(st.just("named"), st.sampled_from(["orders", "bills"]), st.integers(0, 320)),
+        st.tuples(st.just("run"), st.sampled_from(["orders", "bills"]), st.integers(1, 60)),
+        st.tuples(st.just("seal"), st.just("orders"), st.just(0)),
+        st.tuples(st.just("fail"), st.just("orders"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS)
+def test_any_messages_gather_as_by_python_alone(steps: list[tuple[str, str, int]]) -> None:
+    """Two engines take the same steps, one with the core asked first: they are equal after each."""
+    lock = threading.Lock()
+    native, python = Engine(SMALL, "me", SendHandle), Engine(SMALL, "me", SendHandle)
+    first = native.plain_add(lock.locked)
+    assert first is not None
+
+    def add(engine: Engine, topic: str, wanted: Partition | None, body: bytes) -> tuple[int, int] | None:
+        handle = first(topic, body) if engine is native and wanted is None else None
+        handle = handle or engine.maybe_add(topic, wanted, 0, body)
+        if handle is None and not engine.must_wait(topic, HEADER_BYTES + len(body)):
+            handle = engine.add_first(0.0, VIEWS[topic], wanted, 0, body)
+        return None if handle is None else (handle._index, len(handle._batch.bodies))
+
+    for number, (step, topic, size) in enumerate(steps):
+        body = bytes([number]) * size
+        outcomes = []
+        for engine in (native, python):
+            match step:
+                case "plain" | "named":
+                    outcomes.append(add(engine, topic, ONLY if step == "named" else None, body))
+                case "run":
+                    part = engine.maybe_add_run(topic, None, MessageRun([body[:50]] * 5, [0] * 5), 0)
+                    outcomes.append(None if part is None else (part.first, len(part.indexes)))
+                case "seal":
+                    engine.seal_all()
+                case "fail":
+                    engine.close()
+                    engine._is_closing = False
+        assert outcomes[:1] == outcomes[1:]
+        assert contents(native) == contents(python)
+
+
+def test_a_plain_message_that_fits_is_added() -> None:
+    engine, add = opened()
+    handle = add("orders", b"first")
+    assert isinstance(handle, SendHandle)
+    assert add("orders", b"") is not None
+    (batch,) = engine._open.values()
+    assert (handle._batch, handle._index) == (batch, 0)
+    assert (batch.bodies, batch.flags, batch.bytes) == ([b"first", b""], [0, 0], 2 * HEADER_BYTES + 5)
+    assert engine.bytes == batch.bytes
+
+
+class Text(str):
+    """Compares as it likes."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("asked")
+
+
+@pytest.mark.parametrize(
+    ("topic", "body"),
+    [
+        ("bills", b"no batch is open"),
+        ("orders", bytearray(b"x")),
+        ("orders", memoryview(b"x")),
+        ("orders", "text"),
+        ("orders", None),
+        (None, b"x"),
+        (b"orders", b"x"),
+        (Text("orders"), b"x"),
+        ([], b"x"),
+        ("\ud800", b"x"),
+        ("orders", b"x" * (300 - HEADER_BYTES)),  # fills the batch
+        ("orders", b"x" * 301),
+    ],
+)
+def test_whatever_else_is_left_to_python_without_effect(topic: Any, body: Any) -> None:
+    engine, add = opened()
+    before = contents(engine)
+    assert add(topic, body) is None
+    assert contents(engine) == before
+
+
+def test_a_message_too_long_for_consumers_is_left_to_python() -> None:
+    _, add = opened(BatchingConfig(batch_bytes=4 * 2**20))
+    assert add("orders", b"x" * (DATA_BYTES_MAX + 1)) is None
+    assert add("orders", b"x" * DATA_BYTES_MAX) is not None
+
+
+def test_a_full_buffer_is_left_to_python() -> None:
+    engine, add = opened()
+    engine.bytes = SMALL.buffer_bytes_max - HEADER_BYTES - 1
+    assert add("orders", b"xx") is None
+    assert add("orders", b"x") is not None
+    assert engine.bytes == SMALL.buffer_bytes_max
+
+
+def test_the_last_message_of_a_batch_is_left_to_python() -> None:
+    engine, add = opened(BatchingConfig())
+    for _ in range(BATCH_MESSAGES_MAX - 1):
+        assert add("orders", b"") is not None
+    assert add("orders", b"") is None
+    assert engine.maybe_add("orders", None, 0, b"") is not None
+    assert engine.has_full
+
+
+def test_nothing_is_added_while_the_lock_is_held() -> None:
+    lock = threading.Lock()
+    engine, add = opened(locked=lock.locked)
+    before = contents(engine)
+    with lock:
+        assert add("orders", b"x") is None
+        assert contents(engine) == before
+    assert add("orders", b"x") is not None
+
+
+@pytest.mark.parametrize("arguments", [(), ("orders",), ("orders", b"x", 0)])
+def test_another_number_of_arguments_raises(arguments: tuple[Any, ...]) -> None:
+    _, add = opened()
+    with pytest.raises(TypeError, match="add takes a topic and a body"):
+        cast("Callable[..., object]", add)(*arguments)
+
+
+def test_it_is_made_only_of_what_it_can_use() -> None:
+    engine, _ = opened()
+    intake, limits = core.core.Intake, (HEADER_BYTES, DATA_BYTES_MAX, BATCH_MESSAGES_MAX, 300, 1500)
+    with pytest.raises(TypeError, match="lock's own method"):
+        intake(lambda: False, engine, engine._open, SendHandle, *limits)
+    with pytest.raises(TypeError, match="dict"):
+        intake(None, engine, [], SendHandle, *limits)
+    for wrong in ((-1, DATA_BYTES_MAX), (HEADER_BYTES, -1), (HEADER_BYTES, 2**31)):
+        with pytest.raises(ValueError, match="31-bit"):
+            intake(None, engine, engine._open, SendHandle, *wrong, *limits[2:])
+
+
+class Batch:
+    """A batch with anything in it."""
+
+    def __init__(self, **named: object) -> None:
+        self.__dict__ |= {"bodies": [], "flags": [], "bytes": 0} | named
+
+
+@pytest.mark.parametrize(
+    ("batch", "total"),
+    [
+        (object(), 0),
+        (Batch(bodies=()), 0),
+        (Batch(flags=None), 0),
+        (Batch(bytes=-1), 0),
+        (Batch(bytes=2**70), 0),
+        (Batch(bytes="1"), 0),
+        (Batch(), None),
+        (Batch(), 2**70),
+    ],
+    ids=["no batch", "bodies", "flags", "negative", "huge", "text", "no total", "huge total"],
+)
+def test_a_state_that_can_not_be_raises_without_effect(batch: Any, total: Any) -> None:
+    engine, add = opened()
+    engine._open["orders", None] = batch
+    engine.bytes = total
+    with pytest.raises((TypeError, AttributeError, OverflowError)):
+        add("orders", b"x")
+    assert engine.bytes == total
+    assert getattr(batch, "bodies", []) in ([], ())
+
+
+def test_a_batch_that_changes_while_its_handle_is_made_is_left_to_python() -> None:
+    """The handle may be made by anything: what was looked at before does not count after."""
+    changes: list[Callable[[], object]] = []
+
+    def make(batch: ProducerBatch, index: int) -> SendHandle:
+        changes.pop()()
+        return SendHandle(batch, index)
+
+    engine = Engine(SMALL, "me", make)
+    add = engine.plain_add(None)
+    assert add is not None
+    engine.open_batch(0.0, VIEWS["orders"], None)
+    (batch,) = engine._open.values()
+    changes += [engine.seal_all, lambda: batch.bodies.append(b"another's")]
+    assert add("orders", b"x") is None  # another took the place
+    assert (batch.bodies, engine.bytes) == ([b"another's"], 0)
+    batch.bodies.clear()
+    assert add("orders", b"x") is None  # it is sealed
+    assert (batch.bodies, engine.bytes) == ([], 0)
+    engine.open_batch(0.0, VIEWS["orders"], None)
+    changes.append(lambda: add("bills", b"x"))  # another thread's topic
+    assert add("orders", b"x") is not None
+    changes.append(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        add("orders", b"y")
+    assert engine.bytes == HEADER_BYTES + 1
+
+
+def test_it_keeps_no_reference_to_a_message_nor_itself() -> None:
+    engine, add = opened(BatchingConfig())
+    body, topic = b"a body " * 9, "".join(["or", "ders"])
+    held = sys.getrefcount(body)
+    (batch,) = engine._open.values()
+    for _ in range(1000):
+        assert add(topic, body) is not None
+        assert add("bills", body) is None
+    assert sys.getrefcount(body) == held + 1000
+    batch.bodies.clear()
+    assert sys.getrefcount(body) == held
+    assert sys.getrefcount(batch) < 10
+    alive = weakref.ref(engine)
+    engine.itself = add  # type: ignore[attr-defined]  # a circle through the core
+    del engine, add, batch
+    gc.collect()
+    assert alive() is None
+
+
+def test_many_threads_lose_no_message() -> None:
+    """Some add through the core, some under the lock, and another seals: each message has a place of its own."""
+    lock = threading.Lock()
+    engine = Engine(BatchingConfig(batch_bytes=2000, buffer_bytes_max=2**30), "me", SendHandle)
+    plain = engine.plain_add(lock.locked)
+    assert plain is not None
+    handles: list[list[tuple[SendHandle, bytes]]] = [[] for _ in range(6)]
+    natively = [0] * 6
+    ended = threading.Event()
+
+    def run(number: int) -> None:
+        for count in range(5000):
+            body = b"%d-%d" % (number, count)
+            handle = plain("orders", body) if number % 3 else None
+            natively[number] += handle is not None
+            if handle is None:
+                with lock:
+                    handle = engine.maybe_add("orders", None, 0, body) or engine.add_first(
+                        0.0, VIEWS["orders"], None, 0, body
+                    )
+            handles[number].append((handle, body))
+
+    def seal() -> None:
+        while not ended.wait(0.001):
+            with lock:
+                engine.seal_all()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+        sealing = threading.Thread(target=seal)
+        for thread in (*threads, sealing):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        ended.set()
+        sealing.join()
+    finally:
+        sys.setswitchinterval(before)
+    every = [each for some in handles for each in some]
+    assert len({(id(handle._batch), handle._index) for handle, _ in every}) == 30_000
+    assert all(handle._batch.bodies[handle._index] is body for handle, body in every)
+    batches = {id(handle._batch): handle._batch for handle, _ in every}.values()
+    assert all(batch.bytes == sum(HEADER_BYTES + len(body) for body in batch.bodies) for batch in batches)
+    assert all(batch.flags == [0] * len(batch.bodies) for batch in batches)
+    assert engine.bytes == sum(batch.bytes for batch in batches)
+    assert sum(natively) > 0
