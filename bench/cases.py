@@ -93,6 +93,11 @@ def consume_100b(case: str) -> Result:
     return _consume_all(case, 100)
 
 
+def consume_varied(case: str) -> Result:
+    """Messages of 50 to 150 bytes delivered as objects to one consumer in a group, one process."""
+    return _consume_all(case, 100, spread=50)
+
+
 def consume_columns_100b(case: str) -> Result:
     """100-byte messages delivered as Arrow columns to one consumer in a group, one process."""
     return _consume_all(case, 100, as_columns=True)
@@ -303,6 +308,7 @@ CASES: Final[dict[str, Case]] = {
     "send-32": Case(send_32, Bar("ratio", 1.0)),
     "consume-1k": Case(consume_1k, Bar("ratio", 0.25)),
     "consume-100b": Case(consume_100b, Bar("messages_s", 500_000)),
+    "consume-varied": Case(consume_varied, Bar("messages_s", 500_000)),
     "consume-columns-100b": Case(consume_columns_100b, Bar("messages_s", 3_000_000)),
     "consume-columns-1k": Case(consume_columns_1k, Bar("value", 500)),
     "latency-p50": Case(latency_p50, Bar("value", 1.5, is_ceiling=True)),
@@ -471,19 +477,23 @@ def _in_threads(
     return sum(counts), elapsed, {} if on is None else load.detail(sum(counts))
 
 
-def _consume_all(case: str, size: int, *, one_by_one: bool = False, as_columns: bool = False) -> Result:
+def _consume_all(
+    case: str, size: int, *, spread: int = 0, one_by_one: bool = False, as_columns: bool = False
+) -> Result:
+    """Consume messages of *size* bytes, or up to *spread* more or less."""
     with environment("interval:100") as on, Client(on.zookeeper) as client:
-        total = _fill(client, CONSUME_BYTES // size, size)
+        total = _fill(client, CONSUME_BYTES // size, size, spread)
         baseline = copy_baseline(on.directory, total * size)
         elapsed, used = _consume(on, client, total, one_by_one=one_by_one, as_columns=as_columns)
     detail = {"messages_s": round(total / elapsed)} | used | baseline.detail()
     return Result(case, total * size / elapsed / 1e6, "MB/s", baseline.bytes_per_s / 1e6, detail)
 
 
-def _fill(client: Client, total: int, size: int) -> int:
-    """Put *total* messages of *size* bytes. Returns their number."""
-    producer, payload = client.producer(), b"x" * size
-    for _ in range(total):
+def _fill(client: Client, total: int, size: int, spread: int = 0) -> int:
+    """Put *total* messages of *size* bytes, or up to *spread* more or less. Returns their number."""
+    producer = client.producer()
+    payloads = itertools.cycle([b"x" * each for each in range(size - spread, size + spread + 1)])
+    for payload in itertools.islice(payloads, total):
         producer.send_async(TOPIC, payload)
     producer.flush()
     return total

@@ -1,7 +1,12 @@
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from meta_client.consumer.batch import ReceivedMessage
 from meta_client.producer.batch import ProducerBatch
+from meta_client.protocol.requests import Body
+from zk.tree.nodes import Partition
+
+Crc32 = Callable[[Any], int]
 
 Handle = TypeVar("Handle")
 
@@ -21,3 +26,25 @@ class Intake(Generic[Handle]):
         bytes_max: int,
     ) -> Intake[Handle]: ...
     def add(self, topic: str, body: bytes, /) -> Handle | None: ...
+
+# Messages of *body* from *position* on, and the position after them: as many as are whole, sound by *crc32* (None: they
+# were verified), without any flag but that of an attribute, and without trace context, *count_max* at most. None where
+# offsets would pass 63 bits.
+def plain_messages(
+    kind: type[ReceivedMessage],
+    topic: str,
+    partition: Partition,
+    body: Body,
+    base: int,
+    position: int,
+    count_max: int,
+    data_bytes_max: int,
+    crc32: Crc32 | None,
+    /,
+) -> tuple[list[ReceivedMessage], int]: ...
+
+# Write ids from *first_id* on into *frames*, up to *end*: as many as are whole, sound, and without a flag whose upper
+# half is *magic*, *count* at most. Returns their number, and the position after them.
+def stamp_frames(
+    frames: bytearray, end: int, count: int, first_id: int, data_bytes_max: int, magic: int, crc32: Crc32, /
+) -> tuple[int, int]: ...

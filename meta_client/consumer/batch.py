@@ -7,6 +7,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast, overload
 
 from journal.checksum import crc32
+from meta_client import core
 from meta_client.consumer.alike_run import ALIKE_MAX, ALIKE_MIN, AlikeRun, maybe_alike
 from meta_client.consumer.batch_columns import numpy_payloads, record_batch
 from meta_client.protocol.checksum import CRC31_MASK
@@ -59,6 +60,8 @@ class TracedMessage(ReceivedMessage):
         return getattr(self, "_traceparent", None)  # a copy made by _replace has none
 
 
+PLAIN_MAX: Final = 64  # after so many messages of several lengths, try again whether the next ones are alike
+Crc32 = Callable[[bytes], int]
 Piece = AlikeRun | list[ReceivedMessage]
 
 
@@ -189,6 +192,12 @@ class Batch:
     def _messages_of(self, piece: Piece) -> list[ReceivedMessage]:
         if not isinstance(piece, AlikeRun):
             return piece
+        if core.core is not None:
+            found, end = _plain_messages(
+                self.topic, self.partition, self.offset, piece.body, piece.position, piece.count, None
+            )
+            if end == piece.end:  # else its offsets are too large
+                return found
         offset, size = self.offset, piece.size
         fields = zip(
             *(repeat(self.topic), repeat(self.partition), range(offset + piece.position, offset + piece.end, size)),
@@ -226,6 +235,11 @@ def decode_batch(
             messages = pieces[-1]
             assert isinstance(messages, list)
             count = ALIKE_MIN
+            if core.core is not None:
+                found, position = _plain_messages(topic, partition, offset, body, position, PLAIN_MAX, crc32)
+                messages += found
+                if len(found) == PLAIN_MAX:
+                    continue
             for _ in range(count):
                 if (decoded := _decode_one(topic, partition, offset, body, position)) is None:
                     return _batch(topic, partition, offset, position, pieces), None
@@ -248,6 +262,17 @@ def _append(pieces: list[Piece], run: AlikeRun) -> None:
 def _batch(topic: str, partition: Partition, offset: int, size: int, pieces: list[Piece]) -> Batch | None:
     full = [piece for piece in pieces if _count(piece)]
     return Batch(topic, partition, offset, offset + size, pieces=full) if full else None
+
+
+def _plain_messages(
+    topic: str, partition: Partition, offset: int, body: Body, position: int, count_max: int, crc: Crc32 | None
+) -> tuple[list[ReceivedMessage], int]:
+    """Return the plain messages at *position*, *count_max* at most, and the position of what the native core leaves to
+    Python. *crc*: None if their checksums were verified."""
+    found: tuple[list[ReceivedMessage], int] = core.core.plain_messages(
+        ReceivedMessage, topic, partition, body, offset, position, count_max, DATA_BYTES_MAX, crc
+    )
+    return found
 
 
 def _decode_one(

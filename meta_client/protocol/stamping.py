@@ -1,13 +1,14 @@
 """Giving the frames of a batch their ids, and checking on the way that they are frames. Pure.
 
-A broker does this for every message of every batch, so that the common case, frames of one length, is done by columns
-(frame_columns.py).
+A broker does this for every message of every batch. The native core takes all but compressed messages; without it the
+common case, frames of one length, is done by columns (frame_columns.py).
 """
 
 from struct import Struct
 from typing import Final
 
 from journal.checksum import crc32
+from meta_client import core
 from meta_client.protocol.checksum import CRC31_MASK
 from meta_client.protocol.compression import FLAG_MAGIC, codec_number
 from meta_client.protocol.frame_columns import ALIKE_MIN, have_sound_checksums
@@ -35,6 +36,8 @@ def stamp_ids(
     """
     assert (first_id & _SEQUENCE_MASK) + count <= _SEQUENCE_MASK + 1
     end = len(frames) if frames_end is None else frames_end
+    if core.core is not None:
+        return _stamp_each(frames, end, count, first_id, data_bytes_max)
     size, odd = divmod(end, count)
     if odd or count < ALIKE_MIN or not _are_alike(frames, end, size):
         return _stamp_each(frames, end, count, first_id, data_bytes_max)
@@ -60,9 +63,12 @@ def _are_alike(frames: bytearray, end: int, size: int) -> bool:
 
 
 def _stamp_each(frames: bytearray, end: int, count: int, first_id: int, data_bytes_max: int) -> set[int]:
-    view, start = memoryview(frames), 0
+    stamped, start = 0, 0
+    if core.core is not None:
+        stamped, start = core.core.stamp_frames(frames, end, count, first_id, data_bytes_max, FLAG_MAGIC, crc32)
+    view = memoryview(frames)
     codecs: set[int] = set()
-    for message_id in range(first_id, first_id + count):
+    for message_id in range(first_id + stamped, first_id + count):
         if start + HEADER_BYTES > end:
             raise ValueError(f"fewer messages than {count}")
         length, checksum = _LENGTH_AND_CRC.unpack_from(view, start)

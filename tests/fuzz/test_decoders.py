@@ -71,6 +71,7 @@ def test_where_a_stream_is_cut_changes_nothing(decoder_type: Decoder, vectors: l
 
 
 @pytest.mark.timeout(SECONDS + 180)
+@pytest.mark.usefixtures("either_core")
 def test_frames_are_stamped_and_read_by_the_same_rules() -> None:
     """A batch that the broker takes is one that a consumer can read, message by message; any other is refused."""
     count = taken = 0

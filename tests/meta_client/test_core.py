@@ -1,4 +1,4 @@
-"""The native core adds messages as Python does, or not at all; whatever it is given, and from many threads."""
+"""The native core adds, decodes and stamps messages as Python does; whatever it is given, and from many threads."""
 
 import gc
 import sys
@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from journal.checksum import crc32
 from meta_client import core
+from meta_client.consumer.batch import ReceivedMessage, decode_batch
 from meta_client.metadata.topology import TopicView
 from meta_client.producer.batch import ProducerBatch, SendHandle
 from meta_client.producer.message_run import MessageRun
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.sending_engine import SendingEngine
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX
-from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES
+from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES, encode_body, encode_frame
+from meta_client.protocol.stamping import stamp_ids
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition
 
@@ -321,3 +324,126 @@ def test_many_threads_lose_no_message() -> None:
     assert all(batch.flags == [0] * len(batch.bodies) for batch in batches)
     assert engine.bytes == sum(batch.bytes for batch in batches)
     assert sum(natively) > 0
+
+
+TRACE = "traceparent=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+NEARLY = (TRACE, f"key\x1f{TRACE}", f"key{TRACE}", TRACE[:-1], TRACE[:-1] + "\u00e9", "traceparent=" + "\u00e9" * 55)
+ATTRIBUTES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(NEARLY)
+PARTS = st.lists(
+    st.one_of(
+        st.tuples(st.binary(max_size=60), st.sampled_from([0, 0, 0, 0, 2]), st.integers(-(2**63), 2**63 - 1)),
+        st.tuples(ATTRIBUTES.map(lambda text: encode_body(b"payload", text)[1]), st.just(1), st.integers(0, 9)),
+        st.tuples(st.binary(max_size=12).map(lambda junk: b"\0\0\0\5" + junk), st.just(1), st.integers(0, 9)),
+        st.tuples(st.binary(max_size=12), st.just(1), st.integers(0, 9)),
+    ),
+    max_size=90,
+)
+
+
+@given(parts=PARTS, alike=st.booleans(), offset=st.sampled_from([0, 2**40, 2**63 - 2000, 2**63, 2**70]), data=st.data())
+def test_any_answer_decodes_as_by_python_alone(
+    parts: list[tuple[bytes, int, int]], alike: bool, offset: int, data: st.DataObject
+) -> None:
+    """Whatever lengths, flags and ids, a bit flipped or not, cut anywhere; and after offsets of 63 bits."""
+    body = bytearray(b"".join(encode_frame(number, flag, b"" if alike else text) for text, flag, number in parts))
+    if body and data.draw(st.booleans()):
+        body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    body = body[: data.draw(st.integers(0, len(body)))]
+
+    def found() -> Any:
+        batch, broken = decode_batch("orders", ONLY, offset, memoryview(body))
+        messages = None if batch is None else [(type(message), *message) for message in batch.messages]
+        places = None if batch is None else (batch.offset, batch.next_offset, len(batch), list(batch.offsets))
+        return messages, places, None if broken is None else (broken.offset, str(broken), broken.next_offset)
+
+    native = found()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "core", None)
+        assert found() == native
+
+
+@given(parts=PARTS, first=st.integers(0, 2**51 - 1).map(lambda high: high << 12), cut=st.integers(0, 9), data=st.data())
+def test_any_batch_is_stamped_as_by_python_alone(
+    parts: list[tuple[bytes, int, int]], first: int, cut: int, data: st.DataObject
+) -> None:
+    whole = bytearray(b"".join(encode_frame(number, flag, text) for text, flag, number in parts)) or bytearray(b"!")
+    if data.draw(st.booleans()):
+        whole[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    count, end = max(1, len(parts) - cut // 8), len(whole) - cut // 7
+
+    def stamped() -> Any:
+        frames = bytearray(whole)
+        try:
+            return stamp_ids(frames, count, first, 50, end), frames
+        except ValueError as error:
+            return str(error)
+
+    native = stamped()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "core", None)
+        python = stamped()
+    assert native == python
+
+
+def refuse(data: object) -> int:
+    raise ZeroDivisionError
+
+
+FRAME = encode_frame(7, 0, b"hello")
+LIMITS = (0, 0, 10, DATA_BYTES_MAX)  # base, position, count, bytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((int, "t", ONLY, FRAME, *LIMITS, crc32), TypeError),
+        ((Text, "t", ONLY, FRAME, *LIMITS, crc32), TypeError),
+        ((ReceivedMessage, "t", ONLY, "text", *LIMITS, crc32), TypeError),
+        ((ReceivedMessage, "t", ONLY, FRAME, 0, -1, 10, 10, crc32), ValueError),
+        ((ReceivedMessage, "t", ONLY, FRAME, 0, len(FRAME) + 1, 10, 10, crc32), ValueError),
+        ((ReceivedMessage, "t", ONLY, FRAME, 0, 0, 10, -1, crc32), ValueError),
+        ((ReceivedMessage, "t", ONLY, FRAME, 0.0, 0, 10, 10, crc32), TypeError),
+        ((ReceivedMessage, "t", ONLY, FRAME, *LIMITS, refuse), ZeroDivisionError),
+        ((ReceivedMessage, "t", ONLY, FRAME, *LIMITS, str), TypeError),
+        ((ReceivedMessage, "t", ONLY, FRAME, *LIMITS, lambda data: -1), OverflowError),
+        ((), TypeError),
+    ],
+)
+def test_decoding_what_is_no_answer_raises(arguments: tuple[Any, ...], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        core.core.plain_messages(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((FRAME, len(FRAME), 1, 0, 10, 0x4D51, crc32), TypeError),  # can't be written to
+        ((bytearray(FRAME), len(FRAME) + 1, 1, 0, 10, 0x4D51, crc32), ValueError),
+        ((bytearray(FRAME), -1, 1, 0, 10, 0x4D51, crc32), ValueError),
+        ((bytearray(FRAME), len(FRAME), -1, 0, 10, 0x4D51, crc32), ValueError),
+        ((bytearray(FRAME), len(FRAME), 1, 2**63 - 1, 10, 0x4D51, crc32), ValueError),
+        ((bytearray(FRAME), len(FRAME), 1, 0, -1, 0x4D51, crc32), ValueError),
+        ((bytearray(FRAME), len(FRAME), 1, 0, 10, 0x4D51, refuse), ZeroDivisionError),
+    ],
+)
+def test_stamping_what_is_no_batch_raises_without_effect(arguments: tuple[Any, ...], error: type[Exception]) -> None:
+    before = bytes(arguments[0])
+    with pytest.raises(error):
+        core.core.stamp_frames(*arguments)
+    assert arguments[0] == before
+
+
+def test_decoding_keeps_no_reference() -> None:
+    body, topic = bytearray(FRAME * 100), "".join(["or", "ders"])
+    held = sys.getrefcount(topic), sys.getrefcount(ONLY), sys.getrefcount(ReceivedMessage)
+    for _ in range(50):
+        found, end = core.core.plain_messages(ReceivedMessage, topic, ONLY, body, 0, 0, 100, 10, crc32)
+        assert (len(found), end) == (100, len(body))
+        assert found[0] == ReceivedMessage(topic, ONLY, 0, 7, 0, None, b"hello", len(FRAME))
+        payload = found[3].payload
+        assert sys.getrefcount(payload) == 3  # the message's, ours, the call's
+        del found
+        core.core.plain_messages(ReceivedMessage, topic, ONLY, body, 0, 0, 100, 4, None)
+        core.core.stamp_frames(bytearray(body), len(body), 100, 7 << 12, 10, 0x4D51, crc32)
+    body.append(0)  # no view of it is left
+    assert (sys.getrefcount(topic), sys.getrefcount(ONLY), sys.getrefcount(ReceivedMessage)) == held

@@ -105,7 +105,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     directory = tmp_path_factory.mktemp("wheel")
     tree = directory / "tree"
     tree.mkdir()
-    for name in (*PACKAGES, "pyproject.toml", "README.md"):
+    for name in (*PACKAGES, "pyproject.toml", "hatch_build.py", "README.md"):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))

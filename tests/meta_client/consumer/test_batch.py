@@ -9,6 +9,8 @@ from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import HEADER_BYTES, encode_body, encode_frame, iter_frames
 from zk.tree.nodes import Partition
 
+pytestmark = pytest.mark.usefixtures("either_core")
+
 PARTITION = Partition(0, 3)
 HELLO = bytes.fromhex("000000053610a68600000000000186a00000000068656c6c6f")  # spec 3.5
 ATTRIBUTE = bytes.fromhex("0000000d4b62e51c00000000000186a100000001000000046174747268656c6c6f")

@@ -17,6 +17,8 @@ from meta_client.protocol.messages import HEADER_BYTES, encode_body, encode_fram
 from meta_client.protocol.responses import Value
 from zk.tree.nodes import Partition
 
+pytestmark = pytest.mark.usefixtures("either_core")
+
 PARTITION = Partition(0, 3)
 
 runs = st.lists(

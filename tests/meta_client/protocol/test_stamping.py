@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from meta_client.protocol.messages import HEADER_BYTES, encode_frame, iter_frames
 from meta_client.protocol.stamping import stamp_ids
 
+pytestmark = pytest.mark.usefixtures("either_core")
+
 BYTES_MAX = 1000
 bodies = st.lists(st.binary(max_size=40), min_size=1, max_size=50) | st.builds(
     lambda body, n: [body] * n, st.binary(max_size=40), st.integers(1, 50)
