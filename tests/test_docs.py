@@ -30,6 +30,7 @@ from meta_broker.config.zookeeper_section import ZooKeeperSection
 from tests import scenario_table
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.postgres import Database
+from tests.fixtures.spark_cluster import INTERPRETED
 from zk.embedded.chroot import Chroot
 
 ROOT = Path(__file__).parent.parent
@@ -75,6 +76,7 @@ def follow(documents: list[Path], tmp_path: Path, broker: BrokerProcess, zookeep
     work = tmp_path / "work"
     work.mkdir()
     environment = os.environ | {
+        "SPARK_CONF_DIR": str(spark_settings(tmp_path)),
         "METAQ_ZK": zookeeper.connect,
         "METAQ_DATA": str(broker.data),
         "METAQ_BROKER": f"127.0.0.1:{broker.port}",
@@ -98,6 +100,13 @@ def follow(documents: list[Path], tmp_path: Path, broker: BrokerProcess, zookeep
             command = [sys.executable, "-c", text]
         done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, f"{document.name}:\n{text}\n{done.stdout}{done.stderr}"
+
+
+def spark_settings(directory: Path) -> Path:
+    """Write the settings of the Sparks that blocks start: they read some rows each, and compiling that costs more."""
+    (folder := directory / "spark").mkdir()
+    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in INTERPRETED.items()))
+    return folder
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

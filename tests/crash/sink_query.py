@@ -9,15 +9,11 @@ import sys
 
 from spark_jobs.formats import register
 from spark_jobs.source.session import spark_session
-
-SETTINGS = {  # each batch is a few rows: compiling its query costs more than running it
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+from tests.fixtures.spark_cluster import INTERPRETED
 
 
 def main(zookeeper: str, topic: str, directory: str, master: str, trigger: str) -> None:
-    with spark_session(master, name="sink", options=SETTINGS) as spark:
+    with spark_session(master, name="sink", options=INTERPRETED) as spark:
         register(spark)
         lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(f"{directory}/in")
         rows = lines.repartition(2).selectExpr("value AS payload", "value AS key")

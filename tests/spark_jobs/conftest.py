@@ -18,17 +18,12 @@ from spark_jobs.audit.report import AuditReport
 from spark_jobs.formats import register
 from spark_jobs.source.session import spark_session
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.spark_cluster import INTERPRETED
 from tests.spark_jobs.journals import write_honest_journal
 from zk.embedded.chroot import chroot
 from zk.embedded.server import EmbeddedZooKeeper
 
-# A query here reads some hundred rows: compiling it costs more than running it.
-QUICK = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+QUICK = INTERPRETED | {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
 
 
 @dataclass(frozen=True, slots=True)
