@@ -32,7 +32,7 @@ from meta_client.cli.output import confirm
 from meta_client.operations.progress import Progress
 from meta_client.operations.text import printable
 from zk.brokers.journal_position import JournalPosition, read_position
-from zk.brokers.replication import VersionedReplication
+from zk.brokers.replication import VersionedReplication, next_epoch
 from zk.groups.listing import list_groups
 from zk.session.session import ZooKeeperSession
 
@@ -107,7 +107,8 @@ def restore_command(
             cluster, found = read_cluster(session, manifest.broker_id)
             position = read_position(session, manifest.broker_id).node
             stored = _stored(session, manifest.broker_id)
-        skip = bytes_to_skip(manifest, wall_clock_ms(), position)
+        epoch = manifest.epoch + 1 if session is None else next_epoch(found, manifest.epoch)
+        skip = bytes_to_skip(manifest, wall_clock_ms(), position, epoch)
         facts = RestoreFacts(
             manifest,
             in_doubt,

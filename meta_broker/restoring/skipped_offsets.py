@@ -1,6 +1,7 @@
 """Computes where the partitions of a restored journal go on: beyond every offset that was given out since the back-up.
 
 How much was written since is unknown, so that the bound is one of physics: no broker writes BYTES_PER_S_MAX for long.
+Each epoch since the back-up adds BYTES_MIN: an earlier restoration of it went on as far, and then gave out more.
 The offsets in between stay unused. Readers there are sent to the next message, and none takes a new message for an old
 one. Pure.
 """
@@ -15,7 +16,7 @@ from meta_broker.errors import BrokerError
 from zk.brokers.journal_position import JournalPosition
 
 BYTES_PER_S_MAX: Final = 1 << 30  # more than one Python process hands to a disk
-BYTES_MIN: Final = 1 << 40  # skipped in any case: two clocks need not agree to the second
+BYTES_MIN: Final = 1 << 40  # an epoch: two clocks need not agree to the second
 OFFSET_MAX: Final = 1 << 62  # half of what the protocol's numbers hold
 
 
@@ -23,19 +24,20 @@ class OffsetsUnknown(BrokerError):
     """The number of offsets given out since the back-up can't be computed. Nothing was changed."""
 
 
-def bytes_to_skip(manifest: Manifest, now_ms: int, position: JournalPosition | None) -> int:
+def bytes_to_skip(manifest: Manifest, now_ms: int, position: JournalPosition | None, epoch: int) -> int:
     """Return an upper bound on the bytes that any partition can have received since the back-up. *now_ms*: since 1970;
-    *position*: as last written to ZooKeeper. Raises OffsetsUnknown if the clock can't be right."""
+    *position*: as last written to ZooKeeper; *epoch*: of the restored journal. Raises OffsetsUnknown if the clock can't
+    be right."""
     taken_ms = max(manifest.time_ms, manifest.last_ms)
     if now_ms < taken_ms:
         raise OffsetsUnknown(
             f"the clock says that the back-up is taken in {(taken_ms - now_ms) / 1000:.0f} s from now: correct it, "
             f"since the time that has passed bounds the offsets that were given out"
         )
-    skip = max(BYTES_MIN, (now_ms - taken_ms) * BYTES_PER_S_MAX // 1000)
+    written = (now_ms - taken_ms) * BYTES_PER_S_MAX // 1000
     if position is not None:
-        skip = max(skip, position.end - manifest.end + BYTES_MIN)
-    return skip
+        written = max(written, position.end - manifest.end)
+    return written + (epoch - manifest.epoch) * BYTES_MIN
 
 
 def ends_after(

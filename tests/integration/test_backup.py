@@ -172,6 +172,31 @@ def test_what_was_there_is_restored_and_no_offset_is_given_out_twice(
     assert "has epoch 2 in ZooKeeper, and this one's journal has epoch 1" in former.log
 
 
+def test_of_two_restorations_of_one_back_up_the_second_goes_on_beyond_the_first(
+    tmp_path: Path, zookeeper: Chroot, session: ZooKeeperSession
+) -> None:
+    """The first one goes on beyond what ZooKeeper knew of the lost broker; the second knows of the first one alone."""
+    backup, given_out = tmp_path / "backup", set[int]()
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=SMALL) as broker:
+        with WireClient(broker.port) as client:
+            client.put("orders", 0, b"one")
+        metaq("backup", broker.data, backup)
+        load = Load(broker.port)
+        wait_until(lambda: len(load.acknowledged) > 500)
+        load.end()
+        given_out |= dict(load.acknowledged).keys()
+        assert broker.stop() == 0
+    for name in ("first", "second", "third"):
+        metaq("restore", backup, tmp_path / name, "--zk", zookeeper.connect, "--config", broker.config_path, "--yes")
+        with running_broker(tmp_path / name, zookeeper.connect, config=SMALL) as successor:
+            with WireClient(successor.port) as client:
+                offset = offset_of(client.put("orders", 0, name.encode()))
+            assert offset > max(given_out), name
+            given_out.add(offset)
+            successor.kill()  # what it has given out within two seconds, ZooKeeper does not know
+        wait_gone(session)
+
+
 def refused(directory: Path, zookeeper: str | None, config: str = SMALL) -> str:
     """The error of a broker that does not start on *directory*, of which nothing changes."""
     before = {path.name: path.read_bytes() for path in directory.glob("*") if path.is_file()}

@@ -46,6 +46,11 @@ class EpochTaken(ZooKeeperError):
     """Another process claimed an epoch of this broker meanwhile. Look up its present master."""
 
 
+def next_epoch(found: VersionedReplication, journal_epoch: int) -> int:
+    """Return the epoch that `claim_epoch` claims."""
+    return max(1 if found.node is None else found.node.epoch, journal_epoch) + 1
+
+
 def claim_epoch(
     session: ZooKeeperSession, broker_id: int, found: VersionedReplication, journal_epoch: int, who: str
 ) -> int:
@@ -55,8 +60,7 @@ def claim_epoch(
     Raises EpochTaken if the node changed since it was read; ZooKeeperUnavailable, after which the epoch may be claimed
     and a repeated call claims a higher one.
     """
-    former = found.node or ReplicationNode(epoch=1)
-    epoch = max(former.epoch, journal_epoch) + 1
+    former, epoch = found.node or ReplicationNode(epoch=1), next_epoch(found, journal_epoch)
     if epoch > EPOCH_MAX:
         raise ZooKeeperError(f"broker {broker_id} has epoch {epoch - 1}, the highest there is: correct its node")
     # The in-sync set stays until the new master serves: if this promotion fails here, those slaves remain candidates.

@@ -44,12 +44,13 @@ def position(end: int, epoch: int = 2, incarnation: int = 5) -> JournalPosition:
 
 
 def test_the_time_since_the_back_up_bounds_the_offsets_that_were_given_out() -> None:
-    assert bytes_to_skip(MANIFEST, NOW_MS, None) == BYTES_MIN
-    assert bytes_to_skip(MANIFEST, NOW_MS + DAY_MS, None) == 86_400 * BYTES_PER_S_MAX
-    assert bytes_to_skip(MANIFEST, NOW_MS, position(1 << 50)) > 1 << 50
+    assert bytes_to_skip(MANIFEST, NOW_MS, None, 3) == BYTES_MIN
+    assert bytes_to_skip(MANIFEST, NOW_MS + DAY_MS, None, 3) == 86_400 * BYTES_PER_S_MAX + BYTES_MIN
+    assert bytes_to_skip(MANIFEST, NOW_MS, position(1 << 50), 3) > 1 << 50
+    assert bytes_to_skip(MANIFEST, NOW_MS, position(9_000, epoch=4), 5) == 3 * BYTES_MIN, "restored before"
     late = msgspec.structs.replace(MANIFEST, last_ms=NOW_MS + 5000)
     with pytest.raises(OffsetsUnknown, match="in 5 s from now: correct it"):
-        bytes_to_skip(late, NOW_MS, None)
+        bytes_to_skip(late, NOW_MS, None, 3)
 
 
 def test_every_partition_that_may_exist_goes_on_beyond_all_that_is_known() -> None:
