@@ -9,8 +9,11 @@ from typing import Final
 
 import click
 
+from journal.archive.places import archive_place
+from journal.archive.view import read_manifest as read_archive
 from journal.backup.copy_back import copy_back, read_manifest
 from journal.backup.manifest import Manifest
+from journal.errors import StorageFailed
 from journal.records.record import PartitionName
 from journal.records.states import BranchState
 from journal.records.xid import XaKey
@@ -25,7 +28,7 @@ from meta_broker.errors import ConfigError
 from meta_broker.replication.promotion.promotion import read_cluster
 from meta_broker.replication.promotion.promotion_check import CheckFinding, Severity
 from meta_broker.restoring.restoration import Restored, claim_restored, leave_in_sync, require_empty, restore
-from meta_broker.restoring.restore_check import RestoreFacts, beyond_end, check_restore
+from meta_broker.restoring.restore_check import ArchiveEnd, RestoreFacts, beyond_end, check_restore
 from meta_broker.restoring.skipped_offsets import bytes_to_skip, ends_after
 from meta_broker.version import PRODUCT_VERSION
 from meta_client.cli.output import confirm
@@ -116,6 +119,7 @@ def restore_command(
             position,
             list(beyond_end(stored, ends)),
             any("*" in name for name in config.topics),
+            _archive_end(config.retention.archive),
         )
         findings = check_restore(facts)
         _print(facts, backup, skip, findings, as_json=as_json)
@@ -183,6 +187,16 @@ def _configured(config: BrokerConfig) -> Sequence[PartitionName]:
         if "*" not in name
         for number in range(topic.partitions)
     ]
+
+
+def _archive_end(archive: str | None) -> ArchiveEnd | None:
+    if archive is None:
+        return None
+    try:
+        listed = read_archive(archive_place(archive))
+    except StorageFailed as error:
+        return ArchiveEnd(archive, unknown=str(error))
+    return ArchiveEnd(archive, 0 if listed is None else listed.end)
 
 
 def _print(facts: RestoreFacts, backup: Path, skip: int, findings: Sequence[CheckFinding], *, as_json: bool) -> None:

@@ -26,8 +26,18 @@ class StoredBeyond:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchiveEnd:
+    """LSN behind the last segment of the archive *name*; *unknown*: why it can't be told, if so."""
+
+    name: str
+    end: int = 0
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreFacts:
-    """Evidence before a restoration. *cluster*, *position*: None without ZooKeeper, or without a node.
+    """Evidence before a restoration. *cluster*, *position*: None without ZooKeeper, or without a node. *archive*: that
+    of the configuration.
 
     *beyond*: stored offsets beyond the back-up. *has_wildcards*: topics that the configuration does not name may exist.
     """
@@ -38,6 +48,7 @@ class RestoreFacts:
     position: JournalPosition | None
     beyond: Sequence[StoredBeyond]
     has_wildcards: bool
+    archive: ArchiveEnd | None = None
 
 
 def beyond_end(
@@ -51,7 +62,7 @@ def beyond_end(
 
 def check_restore(facts: RestoreFacts) -> list[CheckFinding]:
     """Return findings for and against the restoration."""
-    return [*_cluster(facts), *_lost(facts), *_in_doubt(facts), *_groups(facts)]
+    return [*_cluster(facts), *_archive(facts), *_lost(facts), *_in_doubt(facts), *_groups(facts)]
 
 
 def _cluster(facts: RestoreFacts) -> Iterator[CheckFinding]:
@@ -76,6 +87,25 @@ def _cluster(facts: RestoreFacts) -> Iterator[CheckFinding]:
             Severity.RISK,
             f"slave {', '.join(map(str, slaves))} may have more than this back-up: promote it instead; "
             f"after a restoration it gives up what is not in the back-up, into a file",
+        )
+
+
+def _archive(facts: RestoreFacts) -> Iterator[CheckFinding]:
+    archive = facts.archive
+    if archive is None:
+        return
+    if archive.unknown:
+        yield CheckFinding(
+            Severity.RISK,
+            f"{archive.unknown}: if it has segments beyond this back-up, it takes none of the restored broker's, whose "
+            f"disk then fills",
+        )
+    elif archive.end > facts.manifest.end:
+        yield CheckFinding(
+            Severity.STOP,
+            f"{archive.name} has segments of the lost journal up to LSN {archive.end}, beyond this back-up, and would "
+            f"take none of the restored broker's: name a new place in [retention] archive, and keep the old one: "
+            f"`metaq audit` and Spark read it",
         )
 
 

@@ -2,7 +2,8 @@
 
 1. With a checkpoint, choose a cut; the partitions begin after it from that moment, and the checkpoint says so.
 2. After the next checkpoint both of the two newest include it. Delete older ones, then the segments, oldest first, each
-   once the archive has it, if there is one. Uploads run on a thread of their own.
+   once the archive has it, if there is one. That has a thread of its own: an archive that is slow, full or away delays
+   nothing but its segments.
 
 If the archive is read through the broker, an archived index has what partitions lose in step 1 before they do.
 
@@ -17,7 +18,6 @@ import time
 from concurrent.futures import Executor
 from itertools import chain
 
-from journal.archive.places import is_url
 from journal.errors import StorageFailed
 from journal.records.header import Lsn
 from journal.records.record import PartitionName
@@ -184,7 +184,7 @@ class Retention:
         if durable is not None:
             point, with_it = durable
             await loop.run_in_executor(worker, remove_checkpoints_below, self._source.journal.storage, with_it)
-            if self._section.archive is not None and is_url(self._section.archive):
+            if self._keeper is not None:
                 self._uploads.start(functools.partial(self._upload, point.lsn))
             else:
                 await loop.run_in_executor(worker, self._drop, point.lsn)

@@ -3,6 +3,7 @@
 A plain reader takes everything as it comes, and records each offset and payload. It judges what is read later.
 """
 
+import json
 import socket
 import threading
 import time
@@ -27,6 +28,7 @@ from meta_client.protocol.requests import Fetch, Get, OffsetQuery, Offsets, Requ
 from meta_client.protocol.responses import READ_FROM_MASTER, Data, Result, Value
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.filters import install_filters
+from tests.fixtures.forked import run_metaq
 from tests.fixtures.s3_server import S3Server
 from tests.fixtures.wire import WireClient
 from tests.integration.conftest import Inbox, wait_until
@@ -497,3 +499,30 @@ def counted(broker: BrokerProcess, key: str) -> int:
     with WireClient(broker.port) as wire:
         (words,) = [line.split() for line in wire.stats("journal") if line.startswith("archive ")]
     return int(words[words.index(key) + 1])
+
+
+def test_a_restored_broker_gets_an_archive_of_its_own(tmp_path: Path, archive: Path) -> None:
+    """The old one has other segments at the same LSNs, and would take none: nothing would go until the disk is full."""
+    backup, fresh = tmp_path / "backup", tmp_path / "fresh"
+    broker = started(tmp_path / "data", str(archive))
+    with running(broker):
+        load(broker.port, 10, 200)
+        wait_archived(broker)
+        end = json.loads(run_metaq("backup", str(broker.data), str(backup), "--json").stdout)["end"]
+        load(broker.port, 11, 300)
+        wait_until(lambda: listed(archive).end > end, 60)
+    words = ["restore", str(backup), str(fresh), "--accept-loss", "--yes", "--config", str(broker.config_path)]
+    refused = run_metaq(*words)
+    assert refused.returncode == 1, refused
+    assert f"stop: {archive} has segments of the lost journal up to LSN {listed(archive).end}" in refused.stdout
+    assert not fresh.exists()
+
+    before, text = listed(archive), broker.config_path.read_text()
+    broker.config_path.write_text(text.replace(str(archive), str(tmp_path / "second")))
+    done = run_metaq(*words)
+    assert done.returncode == 0, done
+    with running(started(fresh, str(tmp_path / "second"))) as successor:
+        load(successor.port, 12, 300)
+        wait_archived(successor)
+        assert listed(tmp_path / "second").end > end
+    assert listed(archive) == before

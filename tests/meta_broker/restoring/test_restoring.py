@@ -6,7 +6,7 @@ import pytest
 from journal.backup.manifest import Manifest
 from journal.records.record import PartitionName
 from meta_broker.replication.promotion.promotion_check import ClusterView, Severity
-from meta_broker.restoring.restore_check import GROUPS_TOLD, RestoreFacts, beyond_end, check_restore
+from meta_broker.restoring.restore_check import GROUPS_TOLD, ArchiveEnd, RestoreFacts, beyond_end, check_restore
 from meta_broker.restoring.skipped_offsets import (
     BYTES_MIN,
     BYTES_PER_S_MAX,
@@ -86,6 +86,19 @@ def test_what_may_have_more_is_a_risk_and_a_master_stops_it(
     cluster: ClusterView | None, severity: Severity, text: str
 ) -> None:
     assert any(one.severity is severity and text in one.text for one in check_restore(facts(cluster=cluster)))
+
+
+def test_an_archive_that_goes_beyond_the_back_up_stops_it() -> None:
+    def found(archive: ArchiveEnd) -> list[tuple[Severity, str]]:
+        return [(one.severity, one.text) for one in check_restore(facts(archive=archive)) if "/a" in one.text]
+
+    assert found(ArchiveEnd("/a", MANIFEST.end)) == []
+    ((severity, text),) = found(ArchiveEnd("/a", MANIFEST.end + 1))
+    assert severity is Severity.STOP
+    assert "name a new place in [retention] archive" in text
+    ((severity, text),) = found(ArchiveEnd("/a", unknown="/a/manifest.jsonl: cut off"))
+    assert severity is Severity.RISK
+    assert text.startswith("/a/manifest.jsonl: cut off")
 
 
 @pytest.mark.parametrize(
