@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
+    from journal.records.xid import XaKey
     from meta_client.consumer.batch import ReceivedMessage
     from meta_client.coordinator.steps import TwoPhaseStep
     from meta_client.transactions.steps import CommitStep
@@ -39,7 +40,10 @@ class Hooks(Protocol):
 
     def transaction(self, gtrid: str) -> TransactionSpans: ...
 
-    def recovering(self, gtrid: str, xid: str, traceparent: str | None) -> AbstractContextManager[object]:
+    def branch_verb(self, verb: str, xid: "XaKey") -> AbstractContextManager[object]:
+        """Span around a verb that a producer sends for its own branch: tpc_prepare, tpc_commit, tpc_rollback."""
+
+    def recovering(self, xid: "XaKey", traceparent: str | None) -> AbstractContextManager[object]:
         """Span around the end of a branch that its own process left. *traceparent*: of its first message."""
 
 

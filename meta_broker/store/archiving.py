@@ -1,5 +1,5 @@
-"""Drops old segments, once an archive has them. On a thread of its own: an object store or another disk may take minutes,
-be full or hang, and neither checkpoints nor a stop may wait for it."""
+"""Drops old segments, once an archive has them. On a thread of its own: an object store, or another disk, may take
+minutes, be full or hang, and neither checkpoints nor a stop may wait for it."""
 
 import asyncio
 import threading

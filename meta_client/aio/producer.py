@@ -24,7 +24,7 @@ from meta_client.producer.producer import SEND_TIMEOUT_S
 from meta_client.producer.producer import Producer as ProducerRules
 from meta_client.producer.results import SendResult
 from meta_client.producer.single_sends import SingleSends
-from meta_client.producer.xa import Branch
+from meta_client.producer.xa_branch import Branch
 from meta_client.producer.xa_verbs import Listing
 from meta_client.protocol.answers import BranchStatus
 from meta_client.tracing import TRACING

@@ -109,6 +109,13 @@ def _accept(url: str, zk: str) -> None:
     type=click.IntRange(0, 65535),
     help="Serve metrics and health over HTTP on 127.0.0.1. 0: any free one. Without it: off.",
 )
+@click.option(
+    "--traces",
+    envvar="METAQ_TRACES",
+    show_envvar=True,
+    metavar="EXPORTER",
+    help="Export OpenTelemetry spans of what it ends: console, otlp_proto_http or another installed one.",
+)
 @log_options()
 @json_option
 def resolver(
@@ -118,6 +125,7 @@ def resolver(
     interval_s: float,
     once: bool,
     admin_port: int | None,
+    traces: str | None,
     log_level: str,
     log_format: LogFormat,
     as_json: bool,
@@ -141,6 +149,10 @@ def resolver(
         batches = BatchFinisher(client.session, verbs, age_s)
         with contextlib.ExitStack() as stack:
             stack.callback(found.close)
+            if traces is not None:
+                from meta_client.otel.exporting import exporting  # imported on first use
+
+                stack.enter_context(exporting(traces))
             if admin_port is not None:
                 from meta_client.transactions.resolver_metrics import serve_resolver_admin  # imported on first use
 

@@ -12,7 +12,7 @@ from meta_client.coordinator.names import BROKER, branch
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.errors import ClientXaError, TransactionMisuse
 from meta_client.producer.producer import Producer
-from meta_client.producer.xa import State
+from meta_client.producer.xa_branch import State
 from meta_client.producer.xa_verbs import Listing
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.xa import XaCode

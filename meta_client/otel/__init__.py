@@ -1,6 +1,6 @@
 """Traces by OpenTelemetry, an optional extra: `pip install metaq-broker[otel]`, and your SDK and exporter.
 
-Read: meta_client/tracing.py (what clients call) -> spans.
+Read: meta_client/tracing.py (what clients call) -> spans -> exporting (of commands).
 """
 
 from typing import TYPE_CHECKING

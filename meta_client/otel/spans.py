@@ -23,6 +23,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from journal.records.xid import XaKey
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.listener_exit import is_coroutine_function
 from meta_client.coordinator.steps import TwoPhaseStep
@@ -118,10 +119,16 @@ class OpenTelemetryHooks:
         return OpenTelemetryTransaction(self._tracer, gtrid)
 
     @contextmanager
-    def recovering(self, gtrid: str, xid: str, traceparent: str | None) -> Iterator[None]:
+    def branch_verb(self, verb: str, xid: XaKey) -> Iterator[None]:
+        attributes = SYSTEM | {"messaging.operation.name": verb, GTRID: gtrid_of(xid), XID: str(xid)}
+        with self._tracer.start_as_current_span(verb, None, SpanKind.CLIENT, attributes):
+            yield
+
+    @contextmanager
+    def recovering(self, xid: XaKey, traceparent: str | None) -> Iterator[None]:
         parent = remote(traceparent)
         within = None if parent is None else set_span_in_context(NonRecordingSpan(parent))
-        attributes = SYSTEM | {"messaging.operation.name": "recover", GTRID: gtrid, XID: xid}
+        attributes = SYSTEM | {"messaging.operation.name": "recover", GTRID: gtrid_of(xid), XID: str(xid)}
         with self._tracer.start_as_current_span("recover", within, SpanKind.CLIENT, attributes):
             yield
 
@@ -147,6 +154,10 @@ class OpenTelemetryTransaction:
         span = self._tracer.start_span(name, self._within, SpanKind.CLIENT, attributes, start_time=self._began_ns)
         self._began_ns = time.time_ns()
         span.end(self._began_ns)
+
+
+def gtrid_of(xid: XaKey) -> str:
+    return xid.xid.gtrid.decode(errors="backslashreplace")
 
 
 def remote(traceparent: str | None) -> SpanContext | None:

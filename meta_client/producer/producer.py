@@ -28,7 +28,8 @@ from meta_client.producer.partitioners import Partitioner, choose
 from meta_client.producer.results import Adds, Enlists, Gatherer, Handle, SendResult
 from meta_client.producer.single_sends import SingleSends
 from meta_client.producer.transaction_owner import TransactionOwner
-from meta_client.producer.xa import Branch, XaBranches
+from meta_client.producer.xa import XaBranches
+from meta_client.producer.xa_branch import Branch
 from meta_client.producer.xa_verbs import Listing, XaVerbs
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.xa import XaCode
@@ -270,18 +271,21 @@ class Producer:
     def tpc_prepare(self) -> bool:
         """Prepare the branch (first phase): it can commit or roll back after any crash. False: it was read-only and is
         over. Raises XaError; then roll it back."""
-        return self._xa.prepare()
+        with self._xa.traced("tpc_prepare", None):
+            return self._xa.prepare()
 
     def tpc_commit(self, xid: Xid | None = None) -> None:
         """Commit the current branch (in one phase if it is not prepared), or prepared branch *xid*.
 
         Raises XaError. XAER_RMFAIL: unknown, call again. XAER_NOTA: that branch is not prepared (any more).
         """
-        self._xa.commit(xid)
+        with self._xa.traced("tpc_commit", xid):
+            self._xa.commit(xid)
 
     def tpc_rollback(self, xid: Xid | None = None) -> None:
         """Roll back the current branch, prepared or not, or prepared branch *xid*. Raises XaError as tpc_commit."""
-        self._xa.rollback(xid)
+        with self._xa.traced("tpc_rollback", xid):
+            self._xa.rollback(xid)
 
     def tpc_status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
         """Return the status of a branch at broker *broker_id*, under this producer's qualifier, finished ones too.

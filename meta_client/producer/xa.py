@@ -5,8 +5,7 @@ another address, or whose slave was promoted, still finds its branches.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from contextlib import AbstractContextManager, nullcontext
 
 from journal.records.xid import XaKey, Xid
 from meta_client.errors import ClientXaError, SendFailed, SendUnknown
@@ -18,11 +17,13 @@ from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.branch_pipeline import BranchPipeline
 from meta_client.producer.outgoing import Outgoing, RoundRobin
 from meta_client.producer.results import SendResult
+from meta_client.producer.xa_branch import Branch, State
 from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs, topic_names
 from meta_client.protocol.answers import BranchStatus, parse_vote
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.requests import TransactionVerb
 from meta_client.protocol.xa import XaCode
+from meta_client.tracing import TRACING
 from zk.errors import ZooKeeperError
 from zk.tree.nodes import Partition
 
@@ -46,33 +47,6 @@ REFUSED = "the broker refused one of its messages"
 CANCELLED = "the wait for one of its messages was cancelled"
 
 
-class State(Enum):
-    """State of a producer's branch."""
-
-    ACTIVE = "active"
-    ROLLBACK_ONLY = "to be rolled back"
-    PREPARED = "prepared"
-
-
-@dataclass(slots=True)
-class Branch:
-    """The branch that a producer is working on."""
-
-    key: XaKey
-    broker_id: int
-    state: State = State.ACTIVE
-    pipeline: BranchPipeline | None = field(default=None, repr=False)  # None: recovered, not begun here
-    reason: str = ""  # of ROLLBACK_ONLY
-
-    @property
-    def xid(self) -> Xid:
-        """The branch's xid, shared with the database."""
-        return self.key.xid
-
-    def __str__(self) -> str:
-        return f"{self.state.value}, because {self.reason}" if self.reason else self.state.value
-
-
 class XaBranches:
     """Branches of one producer: the current one, and those that recover() found. The producer's thread alone."""
 
@@ -80,6 +54,7 @@ class XaBranches:
         self.current: Branch | None = None
         self._verbs = verbs
         self._known: dict[Xid, int] = {}  # prepared branches, with the id of their broker
+        self._own: set[Xid] = set()  # of them, those that were prepared here
         self._posted: tuple[PendingReply, Deadline] | None = None  # a PREPARE in flight
 
     def begin(self, xid: Xid, topics: Collection[str], timeout_s: float) -> None:
@@ -189,6 +164,7 @@ class XaBranches:
             return False
         branch.state = State.PREPARED
         self._known[branch.xid] = branch.broker_id
+        self._own.add(branch.xid)
         return True
 
     def commit(self, xid: Xid | None) -> None:
@@ -212,6 +188,19 @@ class XaBranches:
         """Roll back the current branch, or the prepared branch *xid*. Raises XaError; after XAER_RMFAIL call it
         again."""
         self._roll_back(self._branch(xid, "ROLLBACK"))
+
+    def traced(self, verb: str, xid: Xid | None) -> AbstractContextManager[object]:
+        """Return a span for *verb*, if this process makes spans: `recover`, in the trace of its first message, if the
+        branch was prepared elsewhere. Raises XaError if no such branch is found."""
+        hooks, current = TRACING.hooks, self.current
+        if hooks is None or (xid is None and current is None):
+            return nullcontext()
+        if xid is None or xid in self._own or (current is not None and xid == current.xid):
+            name = current.xid if xid is None and current is not None else xid
+            assert name is not None
+            return hooks.branch_verb(verb, XaKey(name, self._verbs.qualifier))
+        found = self._found(xid, verb)
+        return hooks.recovering(found.key, self._verbs.traceparent(found.key, found.broker_id))
 
     def forget(self, xid: Xid) -> None:
         """Have the broker forget the heuristic outcome of *xid*, which recover() listed. Raises XaError."""
@@ -346,5 +335,6 @@ class XaBranches:
 
     def _drop(self, branch: Branch) -> None:
         self._known.pop(branch.xid, None)
+        self._own.discard(branch.xid)
         if self.current is not None and self.current.key == branch.key:
             self.current = None

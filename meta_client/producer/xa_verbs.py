@@ -24,6 +24,7 @@ from meta_client.protocol.answers import BranchStatus, parse_keys, parse_status
 from meta_client.protocol.errors import MetaError, QuotaExceeded, RemoteError, RemoteProtocolError, XaError, one_line
 from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result
+from meta_client.protocol.trace_context import is_traceparent
 from meta_client.protocol.xa import XaCode
 from zk.errors import ZooKeeperError
 
@@ -135,6 +136,16 @@ class XaVerbs:
             raise
         except (ZooKeeperError, MetaError, msgspec.MsgspecError) as error:
             raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
+
+    def traceparent(self, key: XaKey, broker_id: int) -> str | None:
+        """Return the trace context of a live branch's first message; None: there is none, or the broker does not
+        tell."""
+        try:
+            report = self.report(key, broker_id)
+        except XaError:
+            return None
+        found = [message.get("traceparent") for message in report.get("first_messages", [])]
+        return next((one for one in found if isinstance(one, str) and is_traceparent(one)), None)
 
     def note(self, verb: BranchVerb, key: XaKey, broker_id: int, who: str, why: str, evidence: str) -> bool:
         """Put a finding about *key* on the broker's ledger (MIXED, HAZARD); durable on return. Texts that are too long

@@ -14,7 +14,6 @@ from meta_client.net.pending_reply import PendingReply
 from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.requests import BranchVerb, TransactionVerb
-from meta_client.protocol.trace_context import is_traceparent
 from meta_client.protocol.xa import XaCode
 from meta_client.transactions.names import TableName
 from zk.errors import ZooKeeperError
@@ -124,12 +123,7 @@ class Brokers:
     def traceparent(self, gtrid: str, broker_id: int) -> str | None:
         """Return the trace context of a live branch's first message; None: there is none, or the broker does not
         tell."""
-        try:
-            report = self._verbs.report(self._name.key(gtrid, broker_id), broker_id)
-        except XaError:
-            return None
-        found = [message.get("traceparent") for message in report.get("first_messages", [])]
-        return next((one for one in found if isinstance(one, str) and is_traceparent(one)), None)
+        return self._verbs.traceparent(self._name.key(gtrid, broker_id), broker_id)
 
     def _branch(self, gtrid: str, broker_id: int, sent: SentCommit | None = None) -> "BrokerBranch":
         key = self._name.key(gtrid, broker_id) if sent is None else sent.key

@@ -297,7 +297,7 @@ class Resolver:
         if TRACING.hooks is None:
             return contextlib.nullcontext()
         traceparent = self._brokers.traceparent(gtrid, broker_id)
-        return TRACING.hooks.recovering(gtrid, str(self._name.key(gtrid, broker_id)), traceparent)
+        return TRACING.hooks.recovering(self._name.key(gtrid, broker_id), traceparent)
 
     def _leave(self, row: Row) -> None:
         """Log a row that no version of this program wrote, once."""

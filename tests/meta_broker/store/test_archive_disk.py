@@ -58,19 +58,22 @@ def stored(archive: Path) -> int:
 
 def test_a_full_disk_of_the_archive_refuses_no_message(tmp_path: Path) -> None:
     archive = tmp_path / "archive"
-    with small_disk(archive, "1m"), broker_with(tmp_path / "data", archive) as broker:
-        with WireClient(broker.port) as client:
-            number = 0
-            while broker.log.count("No space left on device") < 3:
-                put(client, number)
-                number += 1
-                assert number < 100_000, broker.log
-            assert "new messages are refused" not in broker.log
-            assert "checkpoint failed" not in broker.log
-            kept = stored(archive)
-            enlarge(archive, "1g")
-            wait_until(lambda: stored(archive) > kept, broker)
-            wait_until(lambda: len(list(broker.data.glob("*.journal"))) <= 3, broker)
+    with (
+        small_disk(archive, "1m"),
+        broker_with(tmp_path / "data", archive) as broker,
+        WireClient(broker.port) as client,
+    ):
+        number = 0
+        while broker.log.count("No space left on device") < 3:
+            put(client, number)
+            number += 1
+            assert number < 100_000, broker.log
+        assert "new messages are refused" not in broker.log
+        assert "checkpoint failed" not in broker.log
+        kept = stored(archive)
+        enlarge(archive, "1g")
+        wait_until(lambda: stored(archive) > kept, broker)
+        wait_until(lambda: len(list(broker.data.glob("*.journal"))) <= 3, broker)
 
 
 def test_an_archive_that_hangs_holds_up_neither_checkpoints_nor_a_stop(tmp_path: Path) -> None:
@@ -80,10 +83,13 @@ def test_an_archive_that_hangs_holds_up_neither_checkpoints_nor_a_stop(tmp_path:
     os.mkfifo(archive / "manifest.jsonl")
     with broker_with(tmp_path / "data", archive) as broker:
         with WireClient(broker.port) as client:
+
+            def has_more_checkpoints() -> bool:
+                put(client, 0)
+                return broker.log.count("checkpoint written") > checkpoints + 4
+
             for number in range(150):
                 put(client, number)
             checkpoints = broker.log.count("checkpoint written")
-            wait_until(
-                lambda: put(client, 0) is None and broker.log.count("checkpoint written") > checkpoints + 4, broker
-            )
+            wait_until(has_more_checkpoints, broker)
         assert broker.stop() == 0

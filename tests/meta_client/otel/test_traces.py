@@ -19,11 +19,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from journal.records.xid import XaKey, Xid
 from meta_client import Batch, Client, ReceivedMessage, TransactionConfig, aio
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.coordinator import Coordinator
 from meta_client.errors import NoPartition
 from meta_client.otel import disable_tracing, enable_tracing
+from meta_client.protocol.errors import XaError
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq, start_module
 from tests.fixtures.scrape import wait_for
@@ -32,6 +34,7 @@ from zk.embedded.chroot import Chroot
 
 INBOUND = "00-{}-00f067aa0ba902b7-01"
 CRASHING = "tests.meta_client.otel.crashing"
+CRASHING_COORDINATOR = "tests.meta_client.otel.crashing_coordinator"
 QUICK = ConsumerConfig(fetch_wait_s=0.2)
 
 
@@ -107,7 +110,7 @@ class Service(HTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
 
 
-def test_one_trace_from_a_request_to_the_consumer(world: World, spans: Spans) -> None:
+def test_one_trace_from_a_request_to_the_consumer_and_to_what_recovers(world: World, spans: Spans) -> None:
     received: list[ReceivedMessage] = []
     trace = uuid.uuid4().hex
     # The broker holds thousands of messages of other tests, perhaps.
@@ -158,6 +161,29 @@ def test_one_trace_from_a_request_to_the_consumer(world: World, spans: Spans) ->
     assert told["messaging.operation.type"] == "process"
     ours = [message for message in received if trace in (message.traceparent or "")]
     assert [message.attribute for message in ours] == ["customer-1"], "as it was sent"
+
+    # A second order of the same request: its service dies once it is decided, and another one ends it.
+    with closing(world.deciding.connect()) as connection:
+        do(connection, "DELETE FROM numbers")
+        connection.commit()
+    inbound = INBOUND.format(trace)
+    assert start_module(CRASHING, world.deciding.url, world.zookeeper, inbound, "DECIDED").wait() == -9
+    config = TransactionConfig(age_s=0.1, interval_s=0.1)
+    with Client(world.zookeeper, transactions=config) as client, client.consumer("audit", config=QUICK) as consumer:
+        client.resolve(world.deciding.url)
+        recovered = spans.one("recover", trace)
+        consumer.subscribe("orders")
+        consumer.start()
+        traced = 0
+        while traced < 2:
+            messages = consumer.fetch(1000, 60)
+            assert messages
+            traced += sum(trace in (message.traceparent or "") for message in messages)
+    fetched = [f"{link.context.trace_id:032x}" for span in spans.named("receive orders") for link in span.links]
+    assert fetched.count(trace) == 2, "by links: one fetch receives the messages of many traces"
+    told = recovered.attributes or {}
+    assert str(told["messaging.metaq.xid"]).startswith("XID:1:")
+    assert told["messaging.metaq.gtrid"] not in gtrids
 
 
 @pytest.mark.parametrize("step", ["PREPARED", "DECIDED"])
@@ -261,3 +287,74 @@ def test_a_coordinators_steps_are_spans(world: World, spans: Spans, tmp_path: Pa
     steps = [spans.one(name) for name in ("prepare", "decide", "commit")]
     assert {parent_of(span) for span in [*steps, spans.one("send orders")]} == {id_of(spans.one("job"))}
     assert {(span.attributes or {})["messaging.metaq.gtrid"] for span in steps} == {transaction.name}
+
+
+@pytest.mark.parametrize("step", ["PREPARED_DATABASE", "DECIDED"])
+def test_a_coordinators_recovery_joins_the_trace_of_what_crashed(
+    world: World, spans: Spans, tmp_path: Path, step: str
+) -> None:
+    inbound = INBOUND.format(trace := uuid.uuid4().hex)
+    words = (world.deciding.url, world.zookeeper, str(tmp_path / "decisions"), inbound, step)
+    assert start_module(CRASHING_COORDINATOR, *words).wait() == -9
+    with (
+        closing(Coordinator.open(tmp_path / "decisions", "shop")) as coordinator,
+        closing(world.deciding.connect()) as connection,
+    ):
+        (report,) = coordinator.recover([connection], [world.client.producer("shop")])
+    assert report.problem is None
+    recovered = spans.one("recover", trace)
+    told = recovered.attributes or {}
+    assert told["messaging.metaq.gtrid"] == report.xid.gtrid.decode()
+    assert str(told["messaging.metaq.xid"]).endswith(":shop")
+    assert spans.named("tpc_commit") == spans.named("tpc_rollback") == []
+    assert world.deciding.numbers() == ([1] if step == "DECIDED" else [])
+
+
+def test_verbs_of_a_branch_are_spans_and_what_another_producer_ends_joins_its_trace(world: World, spans: Spans) -> None:
+    tracer, xid, left = spans.provider.get_tracer("service"), Xid.of("order", "mq"), Xid.of("left", "mq")
+    producer = world.client.producer("verbs")
+    with tracer.start_as_current_span("job") as job:
+        for name in (xid, left):
+            producer.tpc_begin(name, ["orders"])
+            producer.send("orders", b"1")
+            producer.tpc_prepare()
+        producer.tpc_commit(xid)  # prepared by itself, though another branch is the current one
+    with tracer.start_as_current_span("another job"):
+        world.client.producer("verbs").tpc_rollback(left)
+    prepared, committed, recovered = spans.named("tpc_prepare"), spans.one("tpc_commit"), spans.one("recover")
+    assert [(one.attributes or {})["messaging.metaq.gtrid"] for one in prepared] == ["order", "left"]
+    assert {parent_of(one) for one in (*prepared, committed)} == {job.get_span_context().span_id}
+    assert (committed.attributes or {})["messaging.metaq.xid"] == str(XaKey(xid, "verbs"))
+    assert (recovered.attributes or {})["messaging.metaq.xid"] == str(XaKey(left, "verbs"))
+    assert parent_of(recovered) == id_of(spans.named("send orders")[1])
+    with pytest.raises(XaError):
+        producer.tpc_commit(Xid.of("unknown", "mq"))
+    assert spans.named("recover") == [recovered], "nothing was there to recover"
+
+
+def test_verbs_of_a_task_are_spans_of_its_own_trace(world: World, spans: Spans) -> None:
+    async def work() -> None:
+        async with aio.Client(world.zookeeper) as client:
+            producer, xid = client.producer("tasks"), Xid.of("task", "mq")
+            with spans.provider.get_tracer("service").start_as_current_span("job"):
+                await producer.tpc_begin(xid, ["orders"])
+                await producer.send("orders", b"1")
+                await producer.tpc_prepare()
+                await producer.tpc_rollback()
+
+    asyncio.run(work())
+    job = id_of(spans.one("job"))
+    assert parent_of(spans.one("tpc_prepare")) == parent_of(spans.one("tpc_rollback")) == job
+
+
+def test_the_resolvers_command_exports_what_it_ends(world: World) -> None:
+    inbound = INBOUND.format(trace := uuid.uuid4().hex)
+    assert start_module(CRASHING, world.deciding.url, world.zookeeper, inbound, "PREPARED").wait() == -9
+    words = ["txn", "resolver", "--database", world.deciding.url, "--zk", world.zookeeper, "--age", "0.1", "--once"]
+    refused = run_metaq(*words, "--traces", "nowhere")
+    assert refused.returncode == 2
+    assert "no exporter 'nowhere' is installed, of console" in refused.stderr
+    done = run_metaq(*words, "--traces", "console")
+    assert done.returncode == 0, done
+    assert '"name": "recover"' in done.stdout
+    assert f'"trace_id": "0x{trace}"' in done.stdout

@@ -9,7 +9,7 @@ from journal.records.xid import Xid
 from meta_client.client import Client
 from meta_client.errors import ClientXaError, NoBroker, SendRefused, SendUnknown
 from meta_client.producer.producer import Producer
-from meta_client.producer.xa import State
+from meta_client.producer.xa_branch import State
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.messages import iter_frames
 from meta_client.protocol.requests import MultiPut, Put, Request, TransactionCommand, TransactionVerb, Version

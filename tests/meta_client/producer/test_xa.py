@@ -6,7 +6,7 @@ from journal.records.xid import Xid
 from meta_client.client import Client
 from meta_client.errors import ClientXaError, NoPartition, SendUnknown, TransactionMisuse
 from meta_client.producer.producer import Producer
-from meta_client.producer.xa import State
+from meta_client.producer.xa_branch import State
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.errors import LocalProtocolError, XaError
 from meta_client.protocol.requests import Put, Request, TransactionCommand, TransactionVerb, Version

@@ -1,0 +1,34 @@
+"""An XA branch that a producer works on, and its state."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from journal.records.xid import XaKey, Xid
+from meta_client.producer.branch_pipeline import BranchPipeline
+
+
+class State(Enum):
+    """State of a producer's branch."""
+
+    ACTIVE = "active"
+    ROLLBACK_ONLY = "to be rolled back"
+    PREPARED = "prepared"
+
+
+@dataclass(slots=True)
+class Branch:
+    """The branch that a producer is working on."""
+
+    key: XaKey
+    broker_id: int
+    state: State = State.ACTIVE
+    pipeline: BranchPipeline | None = field(default=None, repr=False)  # None: recovered, not begun here
+    reason: str = ""  # of ROLLBACK_ONLY
+
+    @property
+    def xid(self) -> Xid:
+        """The branch's xid, shared with the database."""
+        return self.key.xid
+
+    def __str__(self) -> str:
+        return f"{self.state.value}, because {self.reason}" if self.reason else self.state.value
