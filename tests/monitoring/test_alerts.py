@@ -3,19 +3,24 @@
 import contextlib
 import os
 import re
+import resource
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import psycopg
 import pytest
+from prometheus_client import CollectorRegistry, start_http_server
 
+from journal.errors import StorageFailed
 from journal.records.xid import XaKey, Xid
 from meta_client import Batch, Client
 from meta_client.cli.consumer_admin import serve_consumer_admin
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.coordinator import Coordinator, DecisionUnknown, HeuristicOutcome, TwoPhaseStep
+from meta_client.coordinator.metrics import CoordinatorCollector
 from meta_client.protocol.requests import Put, TransactionVerb
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.forked import Forked, run_metaq, start_metaq, start_module
@@ -250,6 +255,91 @@ def check_stuck(story: Story, database: Database, url: str) -> None:
         story.check("MetaqResolverStuck", after_s=2 * MINUTE)
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def exporting(coordinator: Coordinator) -> Iterator[str]:
+    """Serve the metrics of *coordinator* as a service does; yields the URL."""
+    registry = CollectorRegistry()
+    registry.register(CoordinatorCollector(coordinator))
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def no_file_grows() -> Iterator[None]:
+    """Let the system refuse each write of this process to a file."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_coordinator_without_its_broker_with_a_hazard_and_with_a_log_that_cannot_be_written(
+    tmp_path: Path, zookeeper: Chroot, database: Database
+) -> None:
+    """Its broker dies once it has decided; a person rolls back what it decided; a write to its log fails."""
+    config = ADMIN.replace("4000", "8000")
+    with (
+        contextlib.closing(database.connect()) as connection,
+        running_broker(tmp_path / "broker", zookeeper.connect, config=config) as broker,
+        Client(zookeeper.connect) as client,
+    ):
+        decided = list[Callable[[], None]]()
+        log, producer = tmp_path / "decisions", client.producer("shop")
+
+        def observe(step: TwoPhaseStep, xid: Xid) -> None:
+            del xid
+            if step is TwoPhaseStep.DECIDED and decided:
+                decided.pop()()
+
+        def work() -> None:
+            with coordinator.transaction(connection, producer, topics=("orders",)):
+                connection.execute("SELECT 1")
+                producer.send("orders", b"message")
+
+        def roll_back() -> None:
+            with psycopg.connect(database.dsn, autocommit=True) as other:
+                for prepared in other.tpc_recover():
+                    other.tpc_rollback(prepared)
+
+        with (
+            pytest.raises(StorageFailed, match="File too large"),  # as it is closed
+            Coordinator.open(log, "shop", observer=observe) as coordinator,
+            exporting(coordinator) as url,
+        ):
+            work()
+            story = Story(tmp_path, {"service": url})
+            decided.append(broker.kill)
+            worker = threading.Thread(target=work)
+            worker.start()
+            age = "metaq_coordinator_decisions_unfinished_oldest_age_seconds"
+            wait_for(lambda: Scrape(url).get(age, coordinator=coordinator.name), lambda seconds: seconds is not None)
+            wait_for(lambda: not broker.is_running, bool)
+            story.check(after_s=4 * MINUTE)
+            story.check("MetaqCoordinatorUnfinished", after_s=6 * MINUTE)
+            broker.start()
+            worker.join()
+            assert Scrape(url).get(age, coordinator=coordinator.name) is None
+
+            decided.append(roll_back)
+            with pytest.raises(HeuristicOutcome):
+                work()
+            hazards = "metaq_coordinator_hazards"
+            wait_for(lambda: Scrape(url).get(hazards, coordinator=coordinator.name), lambda count: count == 1)
+            story.check("MetaqCoordinatorHazard", after_s=MINUTE, not_fires=["MetaqCoordinatorLogFailed"])
+
+            with no_file_grows(), pytest.raises(DecisionUnknown):
+                work()
+            story.check("MetaqCoordinatorLogFailed", after_s=MINUTE)
+        roll_back()  # what was prepared, and whose decision is unknown
 
 
 def test_a_group_that_falls_behind(tmp_path: Path, zookeeper: Chroot) -> None:
