@@ -27,7 +27,8 @@ from meta_client.protocol.xa import XaCode
 from zk.brokers.cluster import known_broker_ids, read_brokers
 from zk.tree.broker_url import BrokerUrl
 
-LIST_S: Final = 8.0  # thousands of branches take their time
+LISTED_MAX: Final = 1_000  # of each broker, those that began first; of the others names alone
+LIST_S: Final = 8.0  # a thousand branches take their time
 SHOW_S: Final = 5.0
 
 
@@ -50,11 +51,18 @@ class ListedBranch:
 
 @dataclass(frozen=True, slots=True)
 class InDoubt:
-    """Lists of all brokers. *unknown*: brokers without an answer, and why."""
+    """Lists of all brokers. *left_out*: names beyond LISTED_MAX, in doubt or ended by hand, nobody asked which.
+    *unknown*: brokers without an answer, and why."""
 
     prepared: tuple[ListedBranch, ...] = ()
     ledger: tuple[ListedBranch, ...] = ()  # oldest first, as the other
+    left_out: tuple[tuple[int, XaKey], ...] = ()
     unknown: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Branches in doubt; at most, if some are left out."""
+        return len(self.prepared) + len(self.left_out)
 
     @property
     def oldest_ms(self) -> int | None:
@@ -153,16 +161,19 @@ async def read_in_doubt(client: Client, reads: Reads) -> InDoubt | Unknown:
     unknown = {broker_id: NO_MASTER for broker_id, url in masters.items() if url is None}
     prepared: list[ListedBranch] = []
     ledger: list[ListedBranch] = []
+    left_out: list[tuple[int, XaKey]] = []
     for broker_id, one in zip((i for i, url in masters.items() if url is not None), found, strict=True):
         if isinstance(one, Unknown):
             unknown[broker_id] = one.why
             continue
         prepared += one.prepared
         ledger += one.ledger
+        left_out += one.left_out
         unknown |= one.unknown
     return InDoubt(
         tuple(sorted(prepared, key=lambda one: one.since_ms)),
         tuple(sorted(ledger, key=lambda one: one.since_ms)),
+        tuple(left_out),
         dict(sorted(unknown.items())),
     )
 
@@ -208,7 +219,7 @@ def _masters(client: Client) -> dict[int, BrokerUrl | None]:
 
 def _listed(client: Client, broker_id: int, url: BrokerUrl) -> InDoubt:
     branches = OnlineBranches(client, OneBroker(client.topology, broker_id, url))
-    listed = branches.listed(None)
+    listed = branches.listed(None, LISTED_MAX)
     failures = dict(branches.failures)
     findings = branches.findings()
     failures |= branches.failures
@@ -223,4 +234,5 @@ def _listed(client: Client, broker_id: int, url: BrokerUrl) -> InDoubt:
             continue
         one = ListedBranch(broker_id, key, report, *owner_of((broker_id, key)))
         (ledger if report.get("decision") or report.get("finding") else prepared).append(one)
-    return InDoubt(tuple(prepared), tuple(ledger), failures)
+    left_out = tuple((broker_id, key) for key in branches.left_out.get(broker_id, ()))
+    return InDoubt(tuple(prepared), tuple(ledger), left_out, failures)

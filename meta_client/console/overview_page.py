@@ -48,7 +48,10 @@ def _alerts(cluster: ShownCluster | Unknown, doubt: InDoubt | Unknown) -> Iterat
         yield Alert("unknown", f"transactions of broker {broker_id}: {why}", "/transactions")
     stuck_before_ms = (time.time() - STUCK_S) * 1000
     if stuck := sum(0 < one.since_ms < stuck_before_ms for one in doubt.prepared):
-        yield Alert("bad", f"in doubt for more than {STUCK_S / 60:.0f} min: {stuck}", "/transactions")
+        more = " or more" if doubt.left_out else ""
+        yield Alert("bad", f"in doubt for more than {STUCK_S / 60:.0f} min: {stuck}{more}", "/transactions")
+    if doubt.left_out:
+        yield Alert("bad", f"branches in doubt or ended by hand: {doubt.total}", "/transactions")
     if doubt.ledger:
         yield Alert("bad", f"on the ledger, and not forgotten yet: {len(doubt.ledger)}", "/transactions")
 

@@ -6,10 +6,11 @@ from typing import Any, Final
 from journal.records.xid import XaKey
 from meta_client.console.changes import ACTIONS, actions_on
 from meta_client.console.diagnosis import read_diagnosis
-from meta_client.console.in_doubt import BranchFacts, InDoubt, parse_branch, read_branch, read_in_doubt
+from meta_client.console.in_doubt import LISTED_MAX, BranchFacts, InDoubt, parse_branch, read_branch, read_in_doubt
 from meta_client.console.page import Asked, InvalidQuery, Rows, Values
 from meta_client.console.reads import Unknown
 from meta_client.console.rendering import path
+from meta_client.doctor.decisions import owner_of
 from meta_client.operations.branch_text import history, ledger_row, remedy
 
 MARGIN: Final = 11  # of a line of `remedy`
@@ -18,7 +19,7 @@ MARGIN: Final = 11  # of a line of `remedy`
 async def read_transactions(asked: Asked) -> Values:
     doubt = await read_in_doubt(asked.settings.client, asked.reads)
     by = "coordinator" if asked.query.get("by") == "coordinator" else None
-    values: Values = {"doubt": doubt, "age_s": asked.settings.age_s, "by": by}
+    values: Values = {"doubt": doubt, "age_s": asked.settings.age_s, "by": by, "listed_max": LISTED_MAX}
     if isinstance(doubt, InDoubt):
         prepared = list(doubt.prepared)
         if by is not None:
@@ -87,9 +88,13 @@ def _ledger_entry(found: BranchFacts) -> dict[str, Any] | None:
 
 
 def _coordinators(doubt: InDoubt) -> list[tuple[str, str, int, int]]:
-    """Return kind, name, number of branches and oldest time of everything that decides about some, oldest first."""
+    """Return kind, name, number of branches and oldest time of everything that decides about some, oldest first; of
+    names alone the time is unknown, 0."""
     found: dict[tuple[str, str], list[int]] = {}
     for one in doubt.prepared:
         found.setdefault((one.owner.value, one.owner_name), []).append(one.since_ms)
-    rows = [(kind, name, len(times), min(times)) for (kind, name), times in found.items()]
-    return sorted(rows, key=lambda row: row[3])
+    for place in doubt.left_out:
+        owner, name = owner_of(place)
+        found.setdefault((owner.value, name), []).append(0)
+    rows = [(kind, name, len(times), min(filter(None, times), default=0)) for (kind, name), times in found.items()]
+    return sorted(rows, key=lambda row: (not row[3], row[3]))

@@ -65,6 +65,7 @@ class OnlineBranches:
     def __init__(self, client: Client, directory: Directory | None = None) -> None:
         """*directory*: where to look brokers up, instead of the client's view."""
         self.failures: dict[int, str] = {}
+        self.left_out: dict[int, Sequence[XaKey]] = {}  # by `listed`
         self._verbs = XaVerbs(directory or client.topology, client.connections, NAME, NAME)
 
     def keys(self, qualifier: str | None) -> dict[int, Sequence[XaKey]]:
@@ -72,11 +73,17 @@ class OnlineBranches:
         self.failures = dict(listing.failures)
         return dict(sorted(listing.keys.items()))
 
-    def listed(self, qualifier: str | None) -> list[Report]:
+    def listed(self, qualifier: str | None, count: int | None = None) -> list[Report]:
+        """Return what OperatorBranches says, of each broker for the *count* branches that began first; others are in
+        `left_out`."""
         reports: list[Report] = []
+        self.left_out = {}
         for broker_id, keys in self.keys(qualifier).items():
+            asked = keys[:count]
+            if len(asked) < len(keys):
+                self.left_out[broker_id] = keys[len(asked) :]
             try:
-                reports += (report | {"broker": broker_id} for report in self._reports(broker_id, keys))
+                reports += (report | {"broker": broker_id} for report in self._reports(broker_id, asked))
             except (MetaError, ZooKeeperError) as error:
                 self.failures[broker_id] = str(error)
         return reports

@@ -293,7 +293,7 @@ def test_a_coordinator_without_its_broker_with_a_hazard_and_with_a_log_that_cann
         Client(zookeeper.connect) as client,
     ):
         decided = list[Callable[[], None]]()
-        log, producer = tmp_path / "decisions", client.producer("shop")
+        producer = client.producer("shop")
 
         def observe(step: TwoPhaseStep, xid: Xid) -> None:
             del xid
@@ -310,11 +310,8 @@ def test_a_coordinator_without_its_broker_with_a_hazard_and_with_a_log_that_cann
                 for prepared in other.tpc_recover():
                     other.tpc_rollback(prepared)
 
-        with (
-            pytest.raises(StorageFailed, match="File too large"),  # as it is closed
-            Coordinator.open(log, "shop", observer=observe) as coordinator,
-            exporting(coordinator) as url,
-        ):
+        coordinator = Coordinator.open(tmp_path / "decisions", "shop", observer=observe)
+        with exporting(coordinator) as url:
             work()
             story = Story(tmp_path, {"service": url})
             decided.append(broker.kill)
@@ -339,6 +336,8 @@ def test_a_coordinator_without_its_broker_with_a_hazard_and_with_a_log_that_cann
             with no_file_grows(), pytest.raises(DecisionUnknown):
                 work()
             story.check("MetaqCoordinatorLogFailed", after_s=MINUTE)
+        with pytest.raises(StorageFailed, match="File too large"):
+            coordinator.close()
         roll_back()  # what was prepared, and whose decision is unknown
 
 

@@ -6,8 +6,12 @@ from urllib.parse import parse_qs, urlparse
 
 from starlette.testclient import TestClient
 
-from journal.records.xid import XaKey
+from journal.records.xid import XaKey, Xid
 from meta_client.console.access import CSRF_FIELD
+from meta_client.console.rendering import count
+from meta_client.protocol.requests import Put, TransactionCommand, TransactionVerb
+from meta_client.protocol.responses import Result
+from tests.fixtures.wire import WireClient
 from tests.meta_client.console.conftest import ATTRIBUTE, FOREIGN, HIDDEN, ORIGIN, PAYLOAD, Stack, open_console
 
 BRANCH = re.compile(r'href="(/transactions/branch\?[^"]*)"')
@@ -170,3 +174,39 @@ def test_urls_that_name_no_branch(browser: TestClient) -> None:
     assert browser.get("/nowhere").status_code == 404
     gone = browser.get("/transactions/branch?broker=9&key=XID:1:61:62:u")
     assert "broker 9 has no master" in gone.text
+
+
+def verb(wire: WireClient, verb: TransactionVerb, key: XaKey) -> TransactionCommand:
+    return TransactionCommand(key, "many", verb, None, key.qualifier, wire.opaque())
+
+
+def test_of_thousands_in_doubt_the_oldest_are_listed_in_time_and_all_are_counted(
+    hurried: TestClient, stack: Stack
+) -> None:
+    """With the command's own limits of time."""
+    names = [XaKey(Xid.of(f"many-{number}", "<mq>"), "many") for number in range(4_000)]
+    with WireClient(stack.other.port) as wire:
+        for start in range(0, len(names), 100):
+            for key in names[start : start + 100]:
+                begin = verb(wire, TransactionVerb.BEGIN, key)
+                put = Put("bills", 0, 0, None, key, wire.opaque(), b"1")
+                wire.send(begin, put, verb(wire, TransactionVerb.PREPARE, key))
+            wait_answers(wire, 300)
+        try:
+            text = html.unescape(hurried.get("/transactions").text)
+            assert "lacks what is in doubt at broker" not in text
+            assert f"<strong>{count(3_000)} more</strong>" in text
+            last = hurried.get("/transactions?start=900").text.partition("ledger-title")[0]
+            assert len(links(BRANCH, last)) == 100
+            assert "at most" in hurried.get("/").text
+        finally:
+            wire.send(*(verb(wire, TransactionVerb.ROLLBACK, key) for key in names))
+            wait_answers(wire, len(names))
+    assert " more</strong>" not in hurried.get("/transactions").text
+
+
+def wait_answers(wire: WireClient, number: int) -> None:
+    for _ in range(number):
+        answer = wire.receive()
+        assert isinstance(answer, Result)
+        assert answer.is_success, answer
