@@ -32,6 +32,8 @@ def backup(directory: Path, target: Path, as_json: bool) -> None:
     metaq backup /var/lib/metaq/0 /backup/metaq-0-monday
     metaq restore /backup/metaq-0-monday /var/lib/metaq/0-new --zk 127.0.0.1:2181
     """
+    if target.resolve().is_relative_to(directory.resolve()):
+        raise click.UsageError(f"{target} is in {directory}: name a directory elsewhere, on another disk")
     source = DirectoryStorage.open_for_reading(directory)
     storage = DirectoryStorage.open_for_writing(target)
     try:

@@ -15,6 +15,8 @@ from journal.records.header import RecordType
 from journal.repair.check import check
 from journal.repair.offline import opened_segments
 from journal.state.checkpoint import Checkpoint
+from journal.state.copy_marks import refuse_backup
+from journal.state.initial_sync import refuse_unfinished_sync
 from journal.state.inspection import RecordReader, describe, read_checkpoints, scanner_from
 from journal.wal.scan import EndVerdict
 from journal.wal.segments import Segments
@@ -125,8 +127,11 @@ def check_command(directory: Path, as_json: bool) -> None:
     \b
     Exit status: 0  whole, or with a torn tail, which the next start of the broker cuts
                  1  corrupt, a checkpoint that is damaged or disagrees, records that contradict one another
-                 2  DIR is no journal, or a newer metaq's
+                 2  DIR is no journal, or a newer metaq's, or the beginning of a copy that was interrupted
     """
+    # What such a copy has reads back as whole.
+    refuse_backup(DirectoryStorage.open_for_reading(directory), is_read=True)
+    refuse_unfinished_sync(DirectoryStorage.open_for_reading(directory))
     try:
         with opened(directory) as (segments, checkpoints, storage), progress(segments) as on_progress:
             report = check(segments, checkpoints, on_progress)

@@ -73,7 +73,14 @@ class DiskReport:
 
 def measure_disk(directory: Path, seconds: float, on_step: Callable[[str], None]) -> DiskReport:
     """Measure the disk of *directory* for about *seconds*; calls *on_step* with what is done next. Leaves nothing
-    there. Raises OSError."""
+    there. Raises OSError, with *directory*."""
+    try:
+        return _measured(directory, seconds, on_step)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(directory)) from error
+
+
+def _measured(directory: Path, seconds: float, on_step: Callable[[str], None]) -> DiskReport:
     unknown: list[str] = []
     on_step("mounts")
     mount = find_mount(directory, unknown)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from journal.errors import InvalidContent, StorageFailed
+from journal.state.copy_marks import refuse_backup
 from journal.wal.recovery_point import read_recovery_point
 from journal.wal.segments import (
     SEGMENT_BYTES_MAX,
@@ -54,10 +55,13 @@ class SegmentSlice:
 def plan_directory(path: Path) -> list[SegmentSlice]:
     """Return slices of the journal in *path*, in LSN order without gaps: a missing segment is a slice without a file.
 
-    Raises StorageFailed if *path* is no journal directory, ForeignJournal for another version's.
+    Raises StorageFailed if *path* is no journal directory, DirectoryIsBackup for a copy that was interrupted,
+    ForeignJournal for another version's.
     """
     bases = _bases(path)
-    fsynced = read_recovery_point(DirectoryStorage.open_for_reading(path))
+    storage = DirectoryStorage.open_for_reading(path)
+    refuse_backup(storage, is_read=True)
+    fsynced = read_recovery_point(storage)
     slices: list[SegmentSlice] = []
     owner: JournalIdentity | None = None
     for index, base in enumerate(bases):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from journal.errors import DirectoryIsBackup
 from journal.records.xid import XaKey, Xid
 from journal.repair.offline import read_state
 from journal.state.copy_marks import MANIFEST, UNFINISHED_BACKUP, UNFINISHED_RESTORE
@@ -20,6 +21,7 @@ from meta_client.protocol.answers import PutPlace, parse_keys
 from meta_client.protocol.messages import Message, iter_frames
 from meta_client.protocol.requests import TransactionVerb
 from meta_client.protocol.responses import Result
+from spark_jobs.source.directory import plan_directory
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.forked import run_metaq, start_metaq
 from tests.fixtures.wire import WireClient
@@ -258,11 +260,18 @@ def test_a_back_up_and_what_an_interruption_leaves_are_no_brokers_directory(tmp_
         assert "it is a back-up" in metaq("journal", "repair", tmp_path / "backup", "--yes", status=2).stderr
         metaq("journal", "check", tmp_path / "backup")
         assert "not empty" in metaq("backup", broker.data, tmp_path / "backup", status=2).stderr
+        for inside in (broker.data, broker.data / "backup"):
+            assert "name a directory elsewhere" in metaq("backup", broker.data, inside, status=2).stderr
+        assert not (broker.data / "backup").exists()
         for mark, word in ((UNFINISHED_BACKUP, "metaq backup"), (UNFINISHED_RESTORE, "metaq restore")):
             shutil.copytree(tmp_path / "backup", tmp_path / mark)
             (tmp_path / mark / MANIFEST).unlink()
             (tmp_path / mark / mark).touch()
             assert f"interrupted `{word}`" in refused(tmp_path / mark, None)
+            # What it has reads back: that it is not all, nobody may call whole.
+            assert f"interrupted `{word}`" in metaq("journal", "check", tmp_path / mark, status=2).stderr
+            with pytest.raises(DirectoryIsBackup, match=f"interrupted `{word}`"):
+                plan_directory(tmp_path / mark)
 
 
 def test_killed_at_any_moment_the_source_is_unharmed_and_the_target_absent_refused_or_whole(tmp_path: Path) -> None:

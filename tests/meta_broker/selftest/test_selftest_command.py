@@ -37,7 +37,7 @@ def test_a_disk_without_room_is_an_error_and_left_as_it_was(tmp_path: Path) -> N
     with small_disk(tmp_path / "disk", "4m"):
         done = run_metaq("selftest", str(tmp_path / "disk"), "--seconds", "0.1")
         assert (done.returncode, done.stdout) == (2, "")
-        assert "No space left on device" in done.stderr
+        assert f"{tmp_path / 'disk'}: No space left on device" in done.stderr
         assert not any((tmp_path / "disk").iterdir())
     assert run_metaq("selftest", str(tmp_path / "absent")).returncode == 2
 
