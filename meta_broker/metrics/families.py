@@ -109,9 +109,11 @@ REPLICA_LAG_SECONDS: Final = Family(
     "metaq_replica_lag_seconds", G, "Time since the slave had everything; absent until it reports.", ("slave",)
 )
 SLAVE_LAG_BYTES: Final = Family(
-    "metaq_slave_lag_bytes", G, "On a slave: what its copy does not show yet; absent until its master speaks."
+    "metaq_slave_lag_bytes", G, "On a slave: what its copy does not show yet; absent while its master is silent."
 )
 SLAVE_HEARTBEAT: Final = Family("metaq_slave_heartbeat_age_seconds", G, "On a slave: time since its master spoke.")
-SLAVE_IN_SYNC: Final = Family("metaq_slave_in_sync", G, "On a slave: 1 if its master said that it is in sync.")
+SLAVE_IN_SYNC: Final = Family(
+    "metaq_slave_in_sync", G, "On a slave: 1 if its master says that it is in sync; absent while that is silent."
+)
 
 FAMILIES: Final = tuple(value for value in list(globals().values()) if isinstance(value, Family))

@@ -30,6 +30,7 @@ def master_samples(master: Master) -> Iterator[Sample]:
 def slave_samples(slave: ReplicaReceiver) -> Iterator[Sample]:
     if (facts := slave.facts).heard_ms > 0:  # it has ever been in touch
         lag = slave.lag()
-        yield Sample(f.SLAVE_LAG_BYTES, lag.bytes)
         yield Sample(f.SLAVE_HEARTBEAT, lag.silent_ms / 1000)
-        yield Sample(f.SLAVE_IN_SYNC, facts.in_sync)
+        if slave.is_following:  # else its master may have more, and have taken it out of the set
+            yield Sample(f.SLAVE_LAG_BYTES, lag.bytes)
+            yield Sample(f.SLAVE_IN_SYNC, facts.in_sync)

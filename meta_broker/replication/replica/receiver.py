@@ -24,6 +24,7 @@ from meta_broker.replication.replica.copy_report import CopyReport
 from meta_broker.replication.replica.effects import Effect, Resync
 from meta_broker.replication.replica.link import ReplicaLink
 from meta_broker.replication.replica.replica import Replica, ReplicaJournal
+from meta_broker.replication.replica.replica_state import ReplicaState
 from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
 from meta_broker.store.message_store import MessageStore
 from meta_client.errors import InvalidSecurity
@@ -111,6 +112,11 @@ class ReplicaReceiver:
     def is_readable(self) -> bool:
         """True if readers may see the copy: it is complete, and a master has confirmed where the journals diverge."""
         return self.facts.heard_ms > 0 and self.follower.is_complete
+
+    @property
+    def is_following(self) -> bool:
+        """True while the master's heartbeats arrive. Any thread."""
+        return self.replica.state is ReplicaState.FOLLOWING
 
     def lag(self) -> Behind:
         facts, now_ms = self.facts, self.now_ms()

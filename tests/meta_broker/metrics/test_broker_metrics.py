@@ -209,6 +209,12 @@ def test_a_dead_slave_leaves_the_in_sync_set_and_writes_are_refused(tmp_path: Pa
             {"ready": True, "why_not": [], "role": "slave", "broker_id": 0},
         )
         exported = seen.families | of_slave.families
+        master.pause()
+        of_slave = wait_for(lambda: scrape(slave), lambda seen: seen.get("metaq_slave_in_sync") is None)
+        assert of_slave.get("metaq_slave_lag_bytes") is None, "it may have more"
+        assert of_slave.get("metaq_slave_heartbeat_age_seconds") is not None
+        master.resume()
+        wait_for(lambda: scrape(slave), lambda seen: seen.get("metaq_slave_in_sync") == 1)
         slave.kill()
         seen = wait_for(lambda: scrape(master), lambda seen: seen.get("metaq_replication_refusing") == 1)
         assert seen.get("metaq_replica_connected", slave="1") == 0
