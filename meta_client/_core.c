@@ -71,13 +71,13 @@ static void drop_from(PyObject *list, Py_ssize_t index)
 }
 
 /* Add to both lists and both sums; 0, or -1 with an error, without effect on the lists. */
-static int append(Intake *self, PyObject *batch, PyObject *bodies, PyObject *flags, PyObject *body, Py_ssize_t filled,
-                  Py_ssize_t total)
+static int append(Intake *self, PyObject *batch, PyObject *bodies, PyObject *flags, PyObject *body, PyObject *flag,
+                  Py_ssize_t filled, Py_ssize_t total)
 {
     Py_ssize_t index = PyList_GET_SIZE(bodies);
     if (PyList_Append(bodies, body) < 0)
         return -1;
-    if (PyList_Append(flags, self->zero) < 0 || set_size(batch, self->bytes, filled) < 0 ||
+    if (PyList_Append(flags, flag) < 0 || set_size(batch, self->bytes, filled) < 0 ||
         set_size(self->engine, self->bytes, total) < 0) {
         drop_from(bodies, index);
         drop_from(flags, index);
@@ -86,25 +86,26 @@ static int append(Intake *self, PyObject *batch, PyObject *bodies, PyObject *fla
     return 0;
 }
 
-/* Keep *topic* with its key; 0, or -1 with an error. */
-static int take_topic(Intake *self, PyObject *topic)
+/* Return a new reference to the key of *topic* and *wanted* in `open`; NULL with an error. */
+static PyObject *key_of(Intake *self, PyObject *topic, PyObject *wanted)
 {
-    if (topic == self->topic)
-        return 0;
-    PyObject *key = PyTuple_Pack(2, topic, Py_None);
-    if (key == NULL)
-        return -1;
-    Py_INCREF(topic);
-    Py_XSETREF(self->topic, topic);
-    Py_XSETREF(self->key, key);
-    return 0;
+    if (topic != self->topic || wanted != Py_None) {
+        PyObject *key = PyTuple_Pack(2, topic, wanted);
+        if (key == NULL || wanted != Py_None)
+            return key;
+        Py_INCREF(topic);
+        Py_XSETREF(self->topic, topic);
+        Py_XSETREF(self->key, key);
+    }
+    Py_INCREF(self->key);
+    return self->key;
 }
 
 /* Add *body* to *batch*, if its place is still *index*: a new reference to *made*, to None, or NULL with an error. */
-static PyObject *add_to(Intake *self, PyObject *batch, PyObject *bodies, PyObject *flags, PyObject *body,
-                        Py_ssize_t index, PyObject *made)
+static PyObject *add_to(Intake *self, PyObject *key, PyObject *batch, PyObject *bodies, PyObject *flags, PyObject *body,
+                        PyObject *flag, Py_ssize_t index, PyObject *made)
 {
-    PyObject *open = PyDict_GetItemWithError(self->open, self->key);
+    PyObject *open = PyDict_GetItemWithError(self->open, key);
     if (open == NULL && PyErr_Occurred())
         return NULL;
     if (self->locked != NULL) {
@@ -124,24 +125,16 @@ static PyObject *add_to(Intake *self, PyObject *batch, PyObject *bodies, PyObjec
     if (filled > self->batch_bytes || size >= self->batch_bytes - filled || total > self->bytes_max ||
         size > self->bytes_max - total)
         Py_RETURN_NONE;
-    if (append(self, batch, bodies, flags, body, filled + size, total + size) < 0)
+    if (append(self, batch, bodies, flags, body, flag, filled + size, total + size) < 0)
         return NULL;
     Py_INCREF(made);
     return made;
 }
 
-static PyObject *intake_add(Intake *self, PyObject *const *args, Py_ssize_t count)
+/* Add *body* to the open batch of *key*: a new reference to its handle, to None, or NULL with an error. */
+static PyObject *add_by(Intake *self, PyObject *key, PyObject *body, PyObject *flag)
 {
-    if (count != 2) {
-        PyErr_Format(PyExc_TypeError, "add takes a topic and a body, not %zd arguments", count);
-        return NULL;
-    }
-    PyObject *topic = args[0], *body = args[1], *result = NULL;
-    if (!PyUnicode_CheckExact(topic) || !PyBytes_CheckExact(body) || PyBytes_GET_SIZE(body) > self->data_bytes_max)
-        Py_RETURN_NONE;
-    if (take_topic(self, topic) < 0)
-        return NULL;
-    PyObject *batch = PyDict_GetItemWithError(self->open, self->key);
+    PyObject *batch = PyDict_GetItemWithError(self->open, key), *result = NULL;
     if (batch == NULL) {
         if (PyErr_Occurred())
             return NULL;
@@ -159,8 +152,8 @@ static PyObject *intake_add(Intake *self, PyObject *const *args, Py_ssize_t coun
             PyObject *made = number == NULL ? NULL : PyObject_Vectorcall(
                 self->handle, given + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
             /* Making it may have run anything: add_to looks at everything again. */
-            if (made != NULL && take_topic(self, topic) == 0)
-                result = add_to(self, batch, bodies, flags, body, index, made);
+            if (made != NULL)
+                result = add_to(self, key, batch, bodies, flags, body, flag, index, made);
             Py_XDECREF(made);
             Py_XDECREF(number);
         }
@@ -168,6 +161,22 @@ static PyObject *intake_add(Intake *self, PyObject *const *args, Py_ssize_t coun
     Py_XDECREF(bodies);
     Py_XDECREF(flags);
     Py_DECREF(batch);
+    return result;
+}
+
+static PyObject *intake_add(Intake *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count < 2 || count > 4) {
+        PyErr_Format(PyExc_TypeError, "add takes a topic, a body, a partition and a flag, not %zd arguments", count);
+        return NULL;
+    }
+    PyObject *topic = args[0], *body = args[1], *wanted = count > 2 ? args[2] : Py_None;
+    PyObject *flag = count > 3 ? args[3] : self->zero;
+    if (!PyUnicode_CheckExact(topic) || !PyBytes_CheckExact(body) || !PyLong_CheckExact(flag) ||
+        PyBytes_GET_SIZE(body) > self->data_bytes_max)
+        Py_RETURN_NONE;
+    PyObject *key = key_of(self, topic, wanted), *result = key == NULL ? NULL : add_by(self, key, body, flag);
+    Py_XDECREF(key);
     return result;
 }
 
@@ -458,7 +467,7 @@ static int core_exec(PyObject *module)
         return -1;
     int failed = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
-    return failed < 0 ? -1 : PyModule_AddIntConstant(module, "INTERFACE", 2);
+    return failed < 0 ? -1 : PyModule_AddIntConstant(module, "INTERFACE", 3);
 }
 
 static PyModuleDef_Slot core_slots[] = {{Py_mod_exec, core_exec}, {0, NULL}};

@@ -25,7 +25,8 @@ class Intake(Generic[Handle]):
         batch_bytes: int,
         bytes_max: int,
     ) -> Intake[Handle]: ...
-    def add(self, topic: str, body: bytes, /) -> Handle | None: ...
+    # As results.QuickAdd.
+    def add(self, topic: str, body: bytes, wanted: Partition | None = None, flag: int = 0, /) -> Handle | None: ...
 
 # Messages of *body* from *position* on, and the position after them: as many as are whole, sound by *crc32* (None: they
 # were verified), without any flag but that of an attribute, and without trace context, *count_max* at most. None where

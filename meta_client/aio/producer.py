@@ -53,7 +53,7 @@ class _Gatherer:
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
-        self.plain_add = None  # Producer.send_async looks itself
+        self.quick_add = None  # Producer.send_async looks itself
 
     def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> _Handle:
         return _Handle(wait(self._sender.add(topic, wanted, flag, body)))
@@ -177,7 +177,7 @@ class Producer:
     ) -> None:
         self._sender = sender
         self._is_plain = compression is None and partitioner is None
-        self._plain_add = sender.plain_add
+        self._quick_add = sender.quick_add
         invalidate_after_fork(self)
         gatherer = _Gatherer(sender)
         self.rules = ProducerRules(topology, connections, qualifier, gatherer, compression, allowed, sends, partitioner)
@@ -215,7 +215,7 @@ class Producer:
             if (
                 attribute is None
                 and partition is None
-                and (add := self._plain_add) is not None
+                and (add := self._quick_add) is not None
                 and TRACING.hooks is None
                 and (handle := add(topic, payload)) is not None
             ):

@@ -83,7 +83,7 @@ class Sender:
         self._topology = topology
         self._connections = connections
         self._engine = SendingEngine(config, new_session_id()[-64:], SendHandle)
-        self.plain_add = self._engine.plain_add(None)
+        self.quick_add = self._engine.quick_add(None)
         self._loop = asyncio.get_running_loop()
         self._waiting: list[asyncio.Future[None]] = []  # for any batch to be settled
         self._connecting: set[asyncio.Task[None]] = set()
@@ -93,6 +93,8 @@ class Sender:
 
     def add_now(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> SendHandle | None:
         """Add one message; return None, without effect, if `add` is needed."""
+        if self.quick_add is not None and (added := self.quick_add(topic, body, wanted, flag)) is not None:
+            return added
         if (handle := self._engine.maybe_add(topic, wanted, flag, body)) is not None and self._engine.has_full:
             self._carry_out()
         return handle

@@ -10,6 +10,7 @@ from meta_client.producer.batch import ProducerBatch
 from meta_client.producer.message_run import MessageRun, RunPart
 from meta_client.producer.partition_choice import PartitionChoice
 from meta_client.producer.partition_queues import BatchingConfig, PartitionQueues
+from meta_client.producer.results import QuickAdd
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES
 from zk.tree.nodes import Partition
@@ -55,15 +56,14 @@ class Gathering(Generic[Handle]):
         self.bytes = total
         return self._handle(batch, index)
 
-    def plain_add(self, locked: Callable[[], bool] | None) -> "Callable[[str, bytes], Handle | None] | None":
-        """Return the native core's way to add a plain message without a named partition, from any thread; None without
-        the core. It returns None, without effect, where maybe_add must decide: while *locked*, the method of the
-        engine's lock, says so (None: there is no other thread), and for a message that opens or fills a batch."""
+    def quick_add(self, locked: Callable[[], bool] | None) -> QuickAdd[Handle] | None:
+        """Return the native core's way to add a message; None without the core. It leaves to maybe_add a message that
+        opens or fills a batch, or must wait, and all while *locked*, the method of the engine's lock, says so (None:
+        there is one thread)."""
         if core.core is None:
             return None
         limits = HEADER_BYTES, DATA_BYTES_MAX, BATCH_MESSAGES_MAX, self._batch_bytes, self._bytes_max
-        intake = core.core.Intake(locked, self, self._open, self._handle, *limits)
-        return cast("Callable[[str, bytes], Handle | None]", intake.add)
+        return cast("QuickAdd[Handle]", core.core.Intake(locked, self, self._open, self._handle, *limits).add)
 
     def maybe_add_run(self, topic: str, wanted: Partition | None, run: MessageRun, start: int) -> RunPart | None:
         """Add the messages of *run* from *start* on that fit into the open batch; None, without effect, if none does,

@@ -66,7 +66,7 @@ class Producer:
         invalidate_after_fork(self)
         self._connections = connections
         self._sender = sender
-        self._plain_add = sender.plain_add if compression is None and partitioner is None else None
+        self._quick_add = sender.quick_add if compression is None and partitioner is None else None
         self._compression = compression
         self._allowed = allowed
         self._sends = sends
@@ -146,7 +146,7 @@ class Producer:
         if (
             attribute is None
             and partition is None
-            and (add := self._plain_add) is not None
+            and (add := self._quick_add) is not None
             and self._within is None
             and self._xa.current is None
             and (self._transaction is None or self._current() is None)

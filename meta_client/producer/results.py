@@ -1,7 +1,6 @@
 """Result of a send; and, as the producer sees them, what sends in batches, and a transaction it joins."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from meta_client.metadata.topology import TopicView
 from meta_client.net.deadline import Deadline
@@ -29,12 +28,21 @@ class Handle(Protocol):
     def result(self, timeout_s: float | None = None) -> SendResult: ...
 
 
+Made = TypeVar("Made", covariant=True)
+
+
+class QuickAdd(Protocol[Made]):
+    """Adds a message as Gathering.maybe_add does, from any thread and without the lock; returns None, without effect,
+    where Python must decide: Gathering.quick_add makes it."""
+
+    def __call__(self, topic: str, body: bytes, wanted: Partition | None = None, flag: int = 0, /) -> Made | None: ...
+
+
 class Gatherer(Protocol):
     """Sends messages in batches: sender.Sender, or its asyncio twin."""
 
     @property
-    def plain_add(self) -> Callable[[str, bytes], Handle | None] | None:
-        """A quicker `add` of plain messages, where there is one: Gathering.plain_add."""
+    def quick_add(self) -> QuickAdd[Handle] | None: ...
 
     def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> Handle: ...
 

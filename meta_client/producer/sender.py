@@ -40,7 +40,7 @@ class Sender:
         self._connections = connections
         self._lock = threading.Lock()  # guards the engine and the next four
         self._engine = SendingEngine(config, new_session_id()[-64:], SendHandle)
-        self.plain_add = self._engine.plain_add(self._lock.locked)
+        self.quick_add = self._engine.quick_add(self._lock.locked)
         self._work = threading.Condition(self._lock)  # the thread waits here
         self._room = threading.Condition(self._lock)  # add and flush wait here
         self._wakes_at = math.inf  # when the waiting thread looks again; monotonic
@@ -51,6 +51,8 @@ class Sender:
     def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> SendHandle:
         """Add one message to a batch. Blocks, or raises BufferFull, while too much is unsettled. Raises NoPartition,
         NoBroker if ZooKeeper can't be asked for its place, ClientClosed."""
+        if self.quick_add is not None and (added := self.quick_add(topic, body, wanted, flag)) is not None:
+            return added
         engine, view = self._engine, None
         while True:
             with self._lock:

@@ -18,6 +18,7 @@ from meta_client.metadata.topology import TopicView
 from meta_client.producer.batch import ProducerBatch, SendHandle
 from meta_client.producer.message_run import MessageRun
 from meta_client.producer.partition_queues import BatchingConfig
+from meta_client.producer.results import QuickAdd
 from meta_client.producer.sending_engine import SendingEngine
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES, encode_body, encode_frame
@@ -34,13 +35,13 @@ VIEWS = {topic: TopicView(topic, (ONLY,), {0: BrokerUrl("b", 1)}, (ONLY,)) for t
 SMALL = BatchingConfig(batch_bytes=300, linger_s=1.0, delivery_timeout_s=10.0, buffer_bytes_max=1500)
 
 Engine = SendingEngine[SendHandle]
-Add = Callable[[str, bytes], SendHandle | None]
+Add = QuickAdd[SendHandle]
 
 
 def opened(config: BatchingConfig = SMALL, locked: Callable[[], bool] | None = None) -> tuple[Engine, Add]:
     """Return an engine with an open, empty batch of `orders`, and its native way to add."""
     engine = Engine(config, "me", SendHandle)
-    add = engine.plain_add(locked)
+    add = engine.quick_add(locked)
     assert add is not None
     engine.open_batch(0.0, VIEWS["orders"], None)
     return engine, add
@@ -73,14 +74,14 @@ def test_any_messages_gather_as_by_python_alone(steps: list[tuple[str, str, int]
     """Two engines take the same steps, one with the core asked first: they are equal after each."""
     lock = threading.Lock()
     native, python = Engine(SMALL, "me", SendHandle), Engine(SMALL, "me", SendHandle)
-    first = native.plain_add(lock.locked)
+    first = native.quick_add(lock.locked)
     assert first is not None
 
-    def add(engine: Engine, topic: str, wanted: Partition | None, body: bytes) -> tuple[int, int] | None:
-        handle = first(topic, body) if engine is native and wanted is None else None
-        handle = handle or engine.maybe_add(topic, wanted, 0, body)
+    def add(engine: Engine, topic: str, wanted: Partition | None, flag: int, body: bytes) -> tuple[int, int] | None:
+        handle = first(topic, body, wanted, flag) if engine is native else None
+        handle = handle or engine.maybe_add(topic, wanted, flag, body)
         if handle is None and not engine.must_wait(topic, HEADER_BYTES + len(body)):
-            handle = engine.add_first(0.0, VIEWS[topic], wanted, 0, body)
+            handle = engine.add_first(0.0, VIEWS[topic], wanted, flag, body)
         return None if handle is None else (handle._index, len(handle._batch.bodies))
 
     for number, (step, topic, size) in enumerate(steps):
@@ -89,7 +90,7 @@ def test_any_messages_gather_as_by_python_alone(steps: list[tuple[str, str, int]
         for engine in (native, python):
             match step:
                 case "plain" | "named":
-                    outcomes.append(add(engine, topic, ONLY if step == "named" else None, body))
+                    outcomes.append(add(engine, topic, ONLY if step == "named" else None, size & 3, body))
                 case "run":
                     part = engine.maybe_add_run(topic, None, MessageRun([body[:50]] * 5, [0] * 5), 0)
                     outcomes.append(None if part is None else (part.first, len(part.indexes)))
@@ -146,6 +147,36 @@ def test_whatever_else_is_left_to_python_without_effect(topic: Any, body: Any) -
     assert contents(engine) == before
 
 
+def test_a_named_partition_has_a_batch_of_its_own_and_a_flag_goes_along() -> None:
+    engine, add = opened()
+    assert add("orders", b"x", ONLY) is None
+    engine.open_batch(0.0, VIEWS["orders"], ONLY)
+    assert add("orders", b"x", Partition(0, 0), 1) is not None
+    assert add("orders", b"y", None, 3) is not None
+    assert [(key, batch.bodies, batch.flags) for key, batch in engine._open.items()] == [
+        (("orders", None), [b"y"], [3]),
+        (("orders", ONLY), [b"x"], [1]),
+    ]
+
+
+@pytest.mark.parametrize("wanted", ["0-0", 7, Partition(0, 1)], ids=repr)
+def test_a_partition_without_an_open_batch_is_left_to_python(wanted: Any) -> None:
+    engine, add = opened()
+    before = contents(engine)
+    assert add("orders", b"x", wanted) is None
+    assert contents(engine) == before
+
+
+@pytest.mark.parametrize("flag", ["1", None, True])
+def test_a_flag_that_is_no_int_is_left_to_python(flag: Any) -> None:
+    engine, add = opened()
+    before = contents(engine)
+    assert add("orders", b"x", None, flag) is None
+    with pytest.raises(TypeError, match="unhashable"):
+        add("orders", b"x", cast("Partition", []))
+    assert contents(engine) == before
+
+
 def test_a_message_too_long_for_consumers_is_left_to_python() -> None:
     _, add = opened(BatchingConfig(batch_bytes=4 * 2**20))
     assert add("orders", b"x" * (DATA_BYTES_MAX + 1)) is None
@@ -179,10 +210,10 @@ def test_nothing_is_added_while_the_lock_is_held() -> None:
     assert add("orders", b"x") is not None
 
 
-@pytest.mark.parametrize("arguments", [(), ("orders",), ("orders", b"x", 0)])
+@pytest.mark.parametrize("arguments", [(), ("orders",), ("orders", b"x", None, 0, 0)])
 def test_another_number_of_arguments_raises(arguments: tuple[Any, ...]) -> None:
     _, add = opened()
-    with pytest.raises(TypeError, match="add takes a topic and a body"):
+    with pytest.raises(TypeError, match="add takes a topic, a body"):
         cast("Callable[..., object]", add)(*arguments)
 
 
@@ -238,7 +269,7 @@ def test_a_batch_that_changes_while_its_handle_is_made_is_left_to_python() -> No
         return SendHandle(batch, index)
 
     engine = Engine(SMALL, "me", make)
-    add = engine.plain_add(None)
+    add = engine.quick_add(None)
     assert add is not None
     engine.open_batch(0.0, VIEWS["orders"], None)
     (batch,) = engine._open.values()
@@ -280,7 +311,7 @@ def test_many_threads_lose_no_message() -> None:
     """Some add through the core, some under the lock, and another seals: each message has a place of its own."""
     lock = threading.Lock()
     engine = Engine(BatchingConfig(batch_bytes=2000, buffer_bytes_max=2**30), "me", SendHandle)
-    plain = engine.plain_add(lock.locked)
+    plain = engine.quick_add(lock.locked)
     assert plain is not None
     handles: list[list[tuple[SendHandle, bytes]]] = [[] for _ in range(6)]
     natively = [0] * 6
