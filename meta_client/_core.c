@@ -15,6 +15,11 @@
 #error "needs the interpreter's lock"
 #endif
 
+/* A frame's header (protocol/messages.py): big-endian length, crc31, id, flag. */
+enum { HEADER_BYTES = 20, ID_AT = 8, FLAG_AT = 16, CRC31_MASK = 0x7FFFFFFF, FLAG_ATTRIBUTE = 1, ATTRIBUTE_AT = 4 };
+#define TRACE_NAME "traceparent="
+enum { TRACE_BYTES = 67 };
+
 typedef struct {
     PyObject_HEAD
     PyObject *locked;  /* bound `locked` of the sender's lock; NULL: one thread alone adds */
@@ -22,7 +27,7 @@ typedef struct {
     PyObject *open;    /* its open batches, by (topic, partition that the caller named) */
     PyObject *handle;  /* makes a message's handle, of its batch and index */
     PyObject *topic, *key;  /* the last topic, and its key in `open` */
-    PyObject *bodies, *flags, *bytes, *zero;  /* names of attributes; flag of a plain message */
+    PyObject *bodies, *flags, *bytes, *zero, *one;  /* names of attributes; flags */
     Py_ssize_t header_bytes, data_bytes_max, messages_max, batch_bytes, bytes_max;
 } Intake;
 
@@ -164,19 +169,52 @@ static PyObject *add_by(Intake *self, PyObject *key, PyObject *body, PyObject *f
     return result;
 }
 
+/* Return the data part of a message with *attribute* (protocol/messages.py); None if Python must decide. */
+static PyObject *with_attribute(Intake *self, PyObject *payload, PyObject *attribute)
+{
+    Py_ssize_t bytes, room = self->data_bytes_max - ATTRIBUTE_AT - PyBytes_GET_SIZE(payload);
+    const char *text = PyUnicode_CheckExact(attribute) ? PyUnicode_AsUTF8AndSize(attribute, &bytes) : NULL;
+    if (text == NULL && PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
+            return NULL;
+        PyErr_Clear();  /* it has no UTF-8 form: Python says so */
+    }
+    if (text == NULL || bytes > room)
+        Py_RETURN_NONE;
+    PyObject *made = PyBytes_FromStringAndSize(NULL, ATTRIBUTE_AT + bytes + PyBytes_GET_SIZE(payload));
+    if (made == NULL)
+        return NULL;
+    unsigned char *to = (unsigned char *)PyBytes_AS_STRING(made);
+    for (int byte = 0; byte < ATTRIBUTE_AT; byte++)
+        to[byte] = (unsigned char)((uint32_t)bytes >> (24 - 8 * byte));
+    memcpy(to + ATTRIBUTE_AT, text, (size_t)bytes);
+    memcpy(to + ATTRIBUTE_AT + bytes, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload));
+    return made;
+}
+
 static PyObject *intake_add(Intake *self, PyObject *const *args, Py_ssize_t count)
 {
-    if (count < 2 || count > 4) {
-        PyErr_Format(PyExc_TypeError, "add takes a topic, a body, a partition and a flag, not %zd arguments", count);
+    if (count < 2 || count > 5) {
+        PyErr_Format(PyExc_TypeError, "add takes a topic, a body, a partition, a flag and an attribute, not %zd arguments",
+                     count);
         return NULL;
     }
     PyObject *topic = args[0], *body = args[1], *wanted = count > 2 ? args[2] : Py_None;
-    PyObject *flag = count > 3 ? args[3] : self->zero;
+    PyObject *flag = count > 3 ? args[3] : self->zero, *attribute = count > 4 ? args[4] : Py_None;
     if (!PyUnicode_CheckExact(topic) || !PyBytes_CheckExact(body) || !PyLong_CheckExact(flag) ||
         PyBytes_GET_SIZE(body) > self->data_bytes_max)
         Py_RETURN_NONE;
+    if (attribute == Py_None) {
+        Py_INCREF(body);
+    } else {
+        body = with_attribute(self, body, attribute);
+        if (body == NULL || body == Py_None)
+            return body;
+        flag = self->one;
+    }
     PyObject *key = key_of(self, topic, wanted), *result = key == NULL ? NULL : add_by(self, key, body, flag);
     Py_XDECREF(key);
+    Py_DECREF(body);
     return result;
 }
 
@@ -203,6 +241,7 @@ static int intake_clear(Intake *self)
     Py_CLEAR(self->flags);
     Py_CLEAR(self->bytes);
     Py_CLEAR(self->zero);
+    Py_CLEAR(self->one);
     return 0;
 }
 
@@ -254,7 +293,8 @@ static PyObject *intake_new(PyTypeObject *type, PyObject *args, PyObject *named)
     self->flags = PyUnicode_InternFromString("flags");
     self->bytes = PyUnicode_InternFromString("bytes");
     self->zero = PyLong_FromLong(0);
-    if (self->bodies == NULL || self->flags == NULL || self->bytes == NULL || self->zero == NULL)
+    self->one = PyLong_FromLong(FLAG_ATTRIBUTE);
+    if (self->bodies == NULL || self->flags == NULL || self->bytes == NULL || self->zero == NULL || self->one == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -275,11 +315,6 @@ static PyType_Spec intake_spec = {
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = intake_slots,
 };
-
-/* A frame's header (protocol/messages.py): big-endian length, crc31, id, flag. */
-enum { HEADER_BYTES = 20, ID_AT = 8, FLAG_AT = 16, CRC31_MASK = 0x7FFFFFFF, FLAG_ATTRIBUTE = 1, ATTRIBUTE_AT = 4 };
-#define TRACE_NAME "traceparent="
-enum { TRACE_BYTES = 67 };
 
 static uint32_t read_u32(const unsigned char *at)
 {
@@ -467,7 +502,7 @@ static int core_exec(PyObject *module)
         return -1;
     int failed = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
-    return failed < 0 ? -1 : PyModule_AddIntConstant(module, "INTERFACE", 3);
+    return failed < 0 ? -1 : PyModule_AddIntConstant(module, "INTERFACE", 4);
 }
 
 static PyModuleDef_Slot core_slots[] = {{Py_mod_exec, core_exec}, {0, NULL}};

@@ -26,7 +26,15 @@ class Intake(Generic[Handle]):
         bytes_max: int,
     ) -> Intake[Handle]: ...
     # As results.QuickAdd.
-    def add(self, topic: str, body: bytes, wanted: Partition | None = None, flag: int = 0, /) -> Handle | None: ...
+    def add(
+        self,
+        topic: str,
+        body: bytes,
+        wanted: Partition | None = None,
+        flag: int = 0,
+        attribute: str | None = None,
+        /,
+    ) -> Handle | None: ...
 
 # Messages of *body* from *position* on, and the position after them: as many as are whole, sound by *crc32* (None: they
 # were verified), without any flag but that of an attribute, and without trace context, *count_max* at most. None where

@@ -213,11 +213,10 @@ class Producer:
         """
         if self._is_plain and not self.rules.is_in_transaction:
             if (
-                attribute is None
-                and partition is None
+                partition is None
                 and (add := self._quick_add) is not None
                 and TRACING.hooks is None
-                and (handle := add(topic, payload)) is not None
+                and (handle := add(topic, payload, None, 0, attribute)) is not None
             ):
                 return handle
             wanted = None if partition is None else parse_partition(partition)

@@ -144,14 +144,13 @@ class Producer:
         """
         # What most messages are: without a call of Python's.
         if (
-            attribute is None
-            and partition is None
+            partition is None
             and (add := self._quick_add) is not None
             and self._within is None
             and self._xa.current is None
             and (self._transaction is None or self._current() is None)
             and TRACING.hooks is None
-            and (handle := add(topic, payload)) is not None
+            and (handle := add(topic, payload, None, 0, attribute)) is not None
         ):
             return handle
         if (within := self._joined()) is not None:

@@ -33,9 +33,17 @@ Made = TypeVar("Made", covariant=True)
 
 class QuickAdd(Protocol[Made]):
     """Adds a message as Gathering.maybe_add does, from any thread and without the lock; returns None, without effect,
-    where Python must decide: Gathering.quick_add makes it."""
+    where Python must decide: Gathering.quick_add makes it. With *attribute* the body is a payload, and the flag 0."""
 
-    def __call__(self, topic: str, body: bytes, wanted: Partition | None = None, flag: int = 0, /) -> Made | None: ...
+    def __call__(
+        self,
+        topic: str,
+        body: bytes,
+        wanted: Partition | None = None,
+        flag: int = 0,
+        attribute: str | None = None,
+        /,
+    ) -> Made | None: ...
 
 
 class Gatherer(Protocol):

@@ -34,6 +34,10 @@ ONLY = Partition(0, 0)
 VIEWS = {topic: TopicView(topic, (ONLY,), {0: BrokerUrl("b", 1)}, (ONLY,)) for topic in ("orders", "bills")}
 SMALL = BatchingConfig(batch_bytes=300, linger_s=1.0, delivery_timeout_s=10.0, buffer_bytes_max=1500)
 
+TRACE = "traceparent=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+NEARLY = (TRACE, f"key\x1f{TRACE}", f"key{TRACE}", TRACE[:-1], TRACE[:-1] + "\u00e9", "traceparent=" + "\u00e9" * 55)
+ATTRIBUTES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(NEARLY)
+
 Engine = SendingEngine[SendHandle]
 Add = QuickAdd[SendHandle]
 
@@ -177,6 +181,28 @@ def test_a_flag_that_is_no_int_is_left_to_python(flag: Any) -> None:
     assert contents(engine) == before
 
 
+@given(payload=st.binary(max_size=40), attribute=ATTRIBUTES)
+def test_an_attribute_goes_before_the_payload(payload: bytes, attribute: str) -> None:
+    engine, add = opened(BatchingConfig())
+    assert add("orders", payload, None, 0, attribute) is not None
+    (batch,) = engine._open.values()
+    assert (batch.flags[0], batch.bodies[0]) == encode_body(payload, attribute)
+    assert batch.bytes == engine.bytes == HEADER_BYTES + len(batch.bodies[0])
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [b"key", 7, Text("key"), "\ud800", "x" * DATA_BYTES_MAX],
+    ids=["bytes", "int", "subclass", "surrogate", "long"],
+)
+def test_an_attribute_that_python_must_judge_is_left_to_it(attribute: Any) -> None:
+    engine, add = opened(BatchingConfig(batch_bytes=4 * 2**20))
+    before = contents(engine)
+    assert add("orders", b"x", None, 0, attribute) is None
+    assert contents(engine) == before
+    assert add("orders", b"x", None, 0, "k" * (DATA_BYTES_MAX - 5)) is not None
+
+
 def test_a_message_too_long_for_consumers_is_left_to_python() -> None:
     _, add = opened(BatchingConfig(batch_bytes=4 * 2**20))
     assert add("orders", b"x" * (DATA_BYTES_MAX + 1)) is None
@@ -210,7 +236,7 @@ def test_nothing_is_added_while_the_lock_is_held() -> None:
     assert add("orders", b"x") is not None
 
 
-@pytest.mark.parametrize("arguments", [(), ("orders",), ("orders", b"x", None, 0, 0)])
+@pytest.mark.parametrize("arguments", [(), ("orders",), ("orders", b"x", None, 0, None, 0)])
 def test_another_number_of_arguments_raises(arguments: tuple[Any, ...]) -> None:
     _, add = opened()
     with pytest.raises(TypeError, match="add takes a topic, a body"):
@@ -357,9 +383,6 @@ def test_many_threads_lose_no_message() -> None:
     assert sum(natively) > 0
 
 
-TRACE = "traceparent=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-NEARLY = (TRACE, f"key\x1f{TRACE}", f"key{TRACE}", TRACE[:-1], TRACE[:-1] + "\u00e9", "traceparent=" + "\u00e9" * 55)
-ATTRIBUTES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(NEARLY)
 PARTS = st.lists(
     st.one_of(
         st.tuples(st.binary(max_size=60), st.sampled_from([0, 0, 0, 0, 2]), st.integers(-(2**63), 2**63 - 1)),
