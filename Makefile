@@ -20,7 +20,7 @@ help:  ## List the targets
 setup: $(STAMP)  ## Create .venv and install the locked dependencies
 
 # No build isolation for metaq itself: its build backend is in the lock file like everything else.
-$(STAMP): requirements.lock pyproject.toml hatch_build.py meta_client/_core.c
+$(STAMP): requirements.lock pyproject.toml hatch_build.py $(wildcard meta_client/native/*)
 	@test -n "$(PYTHON)" || { echo "metaq needs Python 3.11 or newer: install one, or name it with make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || { echo "creating .venv with $(PYTHON)"; $(PYTHON) -m venv .venv || { echo "$(PYTHON) -m venv failed: on Debian and Ubuntu, install python3-venv" >&2; rm -rf .venv; exit 2; }; }
 	@echo "installing the locked dependencies (about 600 MB the first time: Spark and a Java runtime are the bulk)"

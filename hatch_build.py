@@ -1,4 +1,4 @@
-"""Compiles the native core, meta_client/_core.c, into a wheel where there is a compiler: elsewhere it is Python alone.
+"""Compiles the native core, meta_client/native/, into a wheel where there is a compiler: elsewhere it is Python alone.
 
 An editable installation gets it beside its source.
 """
@@ -24,18 +24,18 @@ class CoreHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the core and add it to the wheel; do nothing where that fails."""
         name = "_core" + (sysconfig.get_config_var("EXT_SUFFIX") or "")
-        source = Path(self.root, "meta_client", "_core.c")
+        package = Path(self.root, "meta_client")
         self._made = tempfile.TemporaryDirectory()
         into = Path(self._made.name, name)
-        if (why := _compile(source, into)) is not None:
+        if (why := _compile(package / "native", into)) is not None:
             self.app.display_info(f"no native core: {why}")
             if version == "editable":
-                source.with_name(name).unlink(missing_ok=True)  # of an earlier source
+                (package / name).unlink(missing_ok=True)  # of an earlier source
             return
         if version == "editable":
-            beside = source.with_name(f"{name}.new")
+            beside = package / f"{name}.new"
             beside.write_bytes(into.read_bytes())
-            beside.replace(source.with_name(name))  # a process that has the old one mapped keeps it
+            beside.replace(package / name)  # a process that has the old one mapped keeps it
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
@@ -47,12 +47,13 @@ class CoreHook(BuildHookInterface[Any]):
             self._made.cleanup()
 
 
-def _compile(source: Path, into: Path) -> str | None:
-    """Compile *source* for this interpreter; return why it can't be."""
+def _compile(native: Path, into: Path) -> str | None:
+    """Compile the sources in *native* for this interpreter; return why they can't be."""
     if os.name != "posix":
         return "only compiled on Unix"
     link = shlex.split(os.environ.get("LDSHARED") or sysconfig.get_config_var("LDSHARED") or "cc -shared")
-    command = [*link, "-O2", "-fPIC", f"-I{sysconfig.get_path('include')}", str(source), "-o", str(into)]
+    flags = ["-O2", "-fPIC", "-fvisibility=hidden", f"-I{sysconfig.get_path('include')}"]
+    command = [*link, *flags, *map(str, sorted(native.glob("*.c"))), "-o", str(into)]
     try:
         done = subprocess.run(  # noqa: S603 - the compiler that built the interpreter
             command, capture_output=True, text=True, errors="replace", timeout=COMPILE_S, check=False

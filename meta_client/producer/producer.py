@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Collection, Iterable
-from itertools import repeat
 
 from journal.records.xid import LocalKey, Xid
 from meta_client.errors import ClientXaError, Destination, ReplyTimeout, SendUnknown, TransactionMisuse
@@ -143,15 +142,9 @@ class Producer:
         takes `send` only.
         """
         # What most messages are: without a call of Python's.
-        if (
-            partition is None
-            and (add := self._quick_add) is not None
-            and self._within is None
-            and self._xa.current is None
-            and (self._transaction is None or self._current() is None)
-            and TRACING.hooks is None
-            and (handle := add(topic, payload, None, 0, attribute)) is not None
-        ):
+        add = self._quick_add if partition is None and TRACING.hooks is None and self._within is None else None
+        is_outside = self._xa.current is None and (self._transaction is None or self._current() is None)
+        if add is not None and is_outside and (handle := add(topic, payload, None, 0, attribute)) is not None:
             return handle
         if (within := self._joined()) is not None:
             view = self._view(topic, SEND_TIMEOUT_S)
@@ -160,12 +153,9 @@ class Producer:
             return within.add(message, view, wanted, self._choice)
         # The sender looks up the view once per batch; per message only for compression and partitioners.
         compression = None if self._compression is None else self._compression_for(self._view(topic, SEND_TIMEOUT_S))
-        if partition is not None:
-            wanted = parse_partition(partition)
-        elif self._partitioner is not None:
+        wanted = None if partition is None else parse_partition(partition)
+        if wanted is None and self._partitioner is not None:
             wanted = self._wanted(self._view(topic, SEND_TIMEOUT_S), payload, attribute, None)
-        else:
-            wanted = None
         flag, body = encode_message(topic, payload, attribute, compression)
         return self._sender.add(topic, wanted, flag, body)
 
@@ -188,7 +178,7 @@ class Producer:
         if within is None and self._partitioner is None:
             return send_run(self._sender, topic, run, None)
         view = self._view(topic, SEND_TIMEOUT_S)
-        each = zip(listed, attributes or repeat(None))  # noqa: B905 - repeat() is endless
+        each = zip(listed, attributes or itertools.repeat(None))  # noqa: B905 - repeat() is endless
         chosen = [self._wanted(view, payload, attribute, None) for payload, attribute in each]
         if within is not None:
             return add_run(within, view, run, chosen, self._choice)
@@ -329,18 +319,14 @@ class Producer:
         """Return the partition this message has to go to; None if any will do."""
         if partition is not None:
             return parse_partition(partition)
-        return (
-            None
-            if self._partitioner is None
-            else choose(self._partitioner, view, payload, attribute, self._broker_id())
-        )
+        if self._partitioner is None:
+            return None
+        return choose(self._partitioner, view, payload, attribute, self._broker_id())
 
     def _broker_id(self) -> int | None:
         """Return the broker that the open transaction is bound to, if any."""
-        if (branch := self._xa.current) is not None:
-            return branch.broker_id
-        transaction = self._current()
-        return None if transaction is None else transaction.broker_id
+        bound = self._xa.current or self._current()
+        return None if bound is None else bound.broker_id
 
     def _send_behind(self, message: Outgoing, wanted: Partition, deadline: Deadline) -> SendResult:
         """Send by way of send_async, which has messages for *wanted* that this one must not overtake."""

@@ -1,0 +1,29 @@
+/* The module meta_client._core. */
+
+#include "core.h"
+
+static PyMethodDef core_methods[] = {
+    {"plain_messages", plain_messages, METH_VARARGS, NULL},
+    {"stamp_frames", stamp_frames, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int core_exec(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &intake_spec, NULL);
+    if (type == NULL)
+        return -1;
+    int failed = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return failed < 0 ? -1 : PyModule_AddIntConstant(module, "INTERFACE", 4);
+}
+
+static PyModuleDef_Slot core_slots[] = {{Py_mod_exec, core_exec}, {0, NULL}};
+
+static struct PyModuleDef core_module = {
+    PyModuleDef_HEAD_INIT, "meta_client._core", NULL, 0, core_methods, core_slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    return PyModuleDef_Init(&core_module);
+}
