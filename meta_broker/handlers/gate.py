@@ -11,6 +11,7 @@ from meta_broker.access.audit import audit
 from meta_broker.access.needs import NEEDS, Need
 from meta_broker.access.principal import Principal
 from meta_broker.access.quota import Quota
+from meta_broker.access.repeats import RepeatedLines
 from meta_broker.access.rules import Principals
 from meta_broker.access.scram import Login, LoginRefused
 from meta_broker.handlers.audited import action_of
@@ -23,9 +24,8 @@ from meta_client.protocol.status import Status
 log = logging.getLogger(__name__)
 
 LOGIN_S_MAX: Final = 10.0  # from a connection to its login; then it is closed
-DECISIONS_MAX: Final = 100_000  # remembered
-DENIAL_S: Final = 60.0  # the same denial is logged once in this time
-_DENIALS_MAX: Final = 10_000
+DECISIONS_MAX: Final = 10_000  # remembered
+NAME_MAX: Final = 255  # characters of a name whose decision is remembered: longer ones are made up
 _WHO_ARE_YOU: Final = b"log in first: this broker serves nobody whom it does not know"
 _REFUSED: Final = b"wrong user or password"  # the same for every reason
 
@@ -38,7 +38,8 @@ class Gate:
         self._clock = clock
         self._failed = FailedLogins()
         self._decided: dict[tuple[str, Need], bool] = {}
-        self._denied: dict[tuple[str, str, Need], float] = {}  # until when it is not logged again
+        self._denied = RepeatedLines()
+        self._logins = RepeatedLines()
         self._links: list[tuple[Principal, asyncio.Transport]] = []  # connections that are no clients any more
 
     def renew(self, rules: Principals) -> None:
@@ -115,14 +116,20 @@ class Gate:
                 return
             self._failed.succeeded(peer.network)
             if why := peer.become(principal):
-                audit("login", principal.name, peer.name, "refused", reason=why)
+                self._tell_login(principal, peer, "refused", why)
                 peer.send(encode_result(Status.TOO_MANY, why.encode(), OPAQUE_ABSENT))  # as any connection too many
                 peer.quit()
                 return
-            audit("login", principal.name, peer.name, "done")
+            self._tell_login(principal, peer, "done")
         peer.send(encode_result(Status.SUCCESS, answer, request.opaque))
 
+    def _tell_login(self, principal: Principal, peer: Peer, outcome: str, reason: str | None = None) -> None:
+        if (left_out := self._logins.admit(principal.name, (peer.name, outcome), self._clock())) is not None:
+            audit("login", principal.name, peer.name, outcome, reason=reason, left_out=left_out or None)
+
     def _is_met(self, principal: Principal, need: Need) -> bool:
+        if need.name is not None and len(need.name) > NAME_MAX:
+            return need.is_met_by(principal)
         try:
             return self._decided[principal.name, need]
         except KeyError:
@@ -133,12 +140,8 @@ class Gate:
 
     def _deny(self, request: Any, peer: Peer, principal: Principal, need: Need) -> None:
         action, facts = action_of(request) or (type(request).__name__.lower(), {})
-        key, now = (principal.name, action, need), self._clock()
-        if now >= self._denied.get(key, 0.0):
-            if len(self._denied) >= _DENIALS_MAX:
-                self._denied.clear()
-            self._denied[key] = now + DENIAL_S
-            audit(action, principal.name, peer.name, "denied", needs=need, **facts)
+        if (left_out := self._denied.admit(principal.name, (action, need), self._clock())) is not None:
+            audit(action, principal.name, peer.name, "denied", needs=need, left_out=left_out or None, **facts)
         _refuse(request, peer, Status.NOT_AUTHORISED, f"{principal.name} may not {need}: it has no such right".encode())
 
 

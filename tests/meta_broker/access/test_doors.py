@@ -41,6 +41,7 @@ from tests.fixtures.access import PASSWORD, VERIFIER, AccessFile, known_as, logg
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.forked import run_metaq
+from tests.fixtures.peers import MIB, anonymous_bytes
 from tests.fixtures.replicas import ProxyLink, ReplicaProcess, wait_until
 from tests.fixtures.wire import WireClient
 from tests.meta_broker.access.test_needs import CASES
@@ -54,6 +55,7 @@ RIGHTS = {
     "operator": 'admin = ["*"]\ndecide = ["*"]\nconsume = ["*"]',
     "slave": "replicate = true",
     "nothing": "",
+    "repeated": "",
     "everything": 'produce = ["*"]\nconsume = ["*"]\nadmin = ["*"]\ndecide = ["*"]\nreplicate = true',
 }
 KEY = XaKey(Xid(1, b"g", b"b"), "shop-1")
@@ -200,6 +202,29 @@ def test_operators_actions_are_in_the_audit_log_with_what_came_of_them(served: t
     ]
     assert [line for line in lines if line in wanted] == wanted
     assert not [line for line in lines if "show" in line]
+
+
+def test_denials_of_made_up_names_fill_neither_memory_nor_the_audit_log(served: tuple[BrokerProcess, str]) -> None:
+    """Each name is another denial, and takes 4 KB in whatever remembers it."""
+    broker, count = served[0], 30_000
+    with logged_in(broker.port, "nothing") as nothing:
+        before = anonymous_bytes(broker.pid)
+        for start in range(0, count, 100):
+            nothing.send(*(Get(f"{start + n:08}" * 500, "g", 0, 0, 100, n) for n in range(100)))
+            for _ in range(100):
+                answer = nothing.receive()
+                assert isinstance(answer, Result)
+                assert answer.status == 405
+        assert anonymous_bytes(broker.pid) - before < 40 * MIB
+    denied = [line for line in audit_lines(broker) if line.startswith("action=get outcome=denied principal=nothing")]
+    assert 50 < len(denied) < 1_000  # a hundred a minute
+
+
+def test_logins_again_and_again_do_not_fill_the_audit_log(served: tuple[BrokerProcess, str]) -> None:
+    for _ in range(250):
+        logged_in(served[0].port, "repeated").close()
+    told = [line for line in audit_lines(served[0]) if line.startswith("action=login outcome=done principal=repeated")]
+    assert 50 < len(told) < 250
 
 
 def test_threads_tasks_and_commands_log_in(

@@ -1,0 +1,43 @@
+"""Limits the lines of the audit log that a principal can cause without doing anything. The caller has the clock."""
+
+from collections.abc import Hashable
+from typing import Final
+
+WINDOW_S: Final = 60.0  # the same line is written once in it
+LINES_MAX: Final = 100  # of one principal in a window
+
+
+class _Window:
+    __slots__ = ("ends", "left_out", "told")
+
+    def __init__(self, ends: float, left_out: int) -> None:
+        self.ends = ends
+        self.told: set[Hashable] = set()
+        self.left_out = left_out  # before it
+
+
+class RepeatedLines:
+    """Lines of each principal, bounded: at most LINES_MAX different ones a window, and how many were left out.
+
+    Loop thread only. Principals are those of the access file.
+    """
+
+    def __init__(self) -> None:
+        self._windows: dict[str, _Window] = {}
+
+    def admit(self, principal: str, line: Hashable, now: float) -> int | None:
+        """Return how many lines of *principal* were left out before *line*; None: leave this one out.
+
+        A line that was written in this window does not count as left out.
+        """
+        window = self._windows.get(principal)
+        if window is None or now >= window.ends:
+            window = self._windows[principal] = _Window(now + WINDOW_S, 0 if window is None else window.left_out)
+        if line in window.told:
+            return None
+        if len(window.told) >= LINES_MAX:
+            window.left_out += 1
+            return None
+        window.told.add(line)
+        left_out, window.left_out = window.left_out, 0
+        return left_out
