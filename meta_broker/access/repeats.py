@@ -7,7 +7,7 @@ WINDOW_S: Final = 60.0  # the same line is written once in it
 LINES_MAX: Final = 100  # of one principal in a window
 
 
-class _Window:
+class _PrincipalWindow:
     __slots__ = ("ends", "left_out", "told")
 
     def __init__(self, ends: float, left_out: int) -> None:
@@ -23,7 +23,7 @@ class RepeatedLines:
     """
 
     def __init__(self) -> None:
-        self._windows: dict[str, _Window] = {}
+        self._windows: dict[str, _PrincipalWindow] = {}
 
     def admit(self, principal: str, line: Hashable, now: float) -> int | None:
         """Return how many lines of *principal* were left out before *line*; None: leave this one out.
@@ -32,7 +32,9 @@ class RepeatedLines:
         """
         window = self._windows.get(principal)
         if window is None or now >= window.ends:
-            window = self._windows[principal] = _Window(now + WINDOW_S, 0 if window is None else window.left_out)
+            window = self._windows[principal] = _PrincipalWindow(
+                now + WINDOW_S, 0 if window is None else window.left_out
+            )
         if line in window.told:
             return None
         if len(window.told) >= LINES_MAX:

@@ -93,17 +93,22 @@ class Gate:
             peer.send(encode_result(Status.NOT_AUTHENTICATED, text, request.opaque))
             return
         now = self._clock()
-        if wait_s := self._failed.wait_s(peer.network, now):
-            text = f"too many logins of this address have failed: try again in {wait_s:.0f} s".encode()
-            peer.send(encode_result(Status.TOO_MANY, text, request.opaque))
-            return
         if peer.login is None:
             peer.login = Login(self._rules.verifiers)
         try:
             answer = peer.login.answer(request.message)
         except LoginRefused as error:
-            self._failed.failed(peer.network, now)
-            audit("login", None, peer.name, "refused", user=peer.login.user, reason=error)
+            why: str | None = str(error)
+        else:
+            why = None
+        if wait_s := self._failed.wait_s(peer.network, peer.login.user, now):
+            peer.login = None
+            text = f"too many logins of this address have failed: try again in {wait_s:.0f} s".encode()
+            peer.send(encode_result(Status.TOO_MANY, text, request.opaque))
+            return
+        if why is not None:
+            self._failed.failed(peer.network, peer.login.user, now)
+            audit("login", None, peer.name, "refused", user=peer.login.user, reason=why)
             peer.send(encode_result(Status.NOT_AUTHENTICATED, _REFUSED, request.opaque))
             peer.quit()
             return
@@ -114,10 +119,10 @@ class Gate:
                 peer.send(encode_result(Status.NOT_AUTHENTICATED, _REFUSED, request.opaque))
                 peer.quit()
                 return
-            self._failed.succeeded(peer.network)
-            if why := peer.become(principal):
-                self._tell_login(principal, peer, "refused", why)
-                peer.send(encode_result(Status.TOO_MANY, why.encode(), OPAQUE_ABSENT))  # as any connection too many
+            self._failed.succeeded(peer.network, principal.name)
+            if full := peer.become(principal):
+                self._tell_login(principal, peer, "refused", full)
+                peer.send(encode_result(Status.TOO_MANY, full.encode(), OPAQUE_ABSENT))  # as any connection too many
                 peer.quit()
                 return
             self._tell_login(principal, peer, "done")

@@ -17,13 +17,11 @@ from meta_broker.net.connection_state import HANDLES, Block, ConnectionEvent, Co
 from meta_broker.net.identified import UNKNOWN_LIMITS, Identified
 from meta_broker.net.reply_queue import ReplyQueue
 from meta_broker.net.request_receiver import RequestReceiver
+from meta_broker.net.turns import REQUESTS_PER_TURN, REQUESTS_PER_VISIT
 from meta_client.logs.context import CONTEXT
 from meta_client.protocol.errors import RemoteProtocolError
 
 log = logging.getLogger(__name__)
-
-# Of one connection, before others have their turn: a receive buffer holds thousands of short requests.
-REQUESTS_PER_TURN = 128
 
 
 class ClientConnection(Identified, asyncio.BufferedProtocol):
@@ -49,6 +47,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self._loop = loop
         self._bounds = bounds
         self._receiver = RequestReceiver(bounds.decoder, owner.buffers, owner.received_chunk)
+        self._turns = owner.turns
         self._state = ConnectionState.NEW
         self._blocks: set[Block] = set()
         self._transport: asyncio.Transport | None = None  # None: NEW or CLOSED
@@ -57,7 +56,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self._pending_bytes = 0  # of replies held for the high watermark
         self._unsent_bytes = 0  # as last reported to the owner
         self._replies = ReplyQueue()
-        self._is_flush_due = self._is_handling_due = False
+        self._is_flush_due = self._is_waiting = False  # waiting: for its turn
 
     # -- asyncio.Protocol -------------------------------------------------------------------------------------
 
@@ -72,25 +71,34 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
-        room = self._receiver.room()
+        room = self._receiver.room(is_crowded=self._turns.is_over())
         return room if self.throttle is None else room[: self.throttle.read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        waiting = len(self._requests)
+        requests = self._receiver.arrived(nbytes)
+        self._requests.extend(requests)
+        if not self._receiver.undecoded:
+            self._count(nbytes, made_progress=bool(requests))
+        if self.throttle is not None:
+            self.throttle.received(nbytes)
+        self._handle_queued()
+
+    def _decode(self) -> None:
+        waiting, nbytes = len(self._requests), self._receiver.undecoded
         try:
-            self._requests.extend(self._receiver.arrived(nbytes))
+            self._requests.extend(self._receiver.decode())
         except RemoteProtocolError as error:
             if self._state is ConnectionState.OPEN:
                 log.warning("connection closed conn=%s reason=%s", self.name, error)
                 self._requests.extend(self._receiver.completed_before_failure)
             self._state = next_state(self._state, ConnectionEvent.INPUT_INVALID)
-        made_progress = len(self._requests) > waiting
+        self._count(nbytes, made_progress=len(self._requests) > waiting)
+
+    def _count(self, nbytes: int, *, made_progress: bool) -> None:
+        """Count *nbytes* received, which completed a request or not."""
         if self._receiver.is_sign_of_life(nbytes, made_progress=made_progress):
             self.last_active = self._loop.time()
         self._report_received(made_progress=made_progress)
-        if self.throttle is not None:
-            self.throttle.received(nbytes)
-        self._handle_queued()
 
     def pause_writing(self) -> None:
         self._blocks.add(Block.PEER)
@@ -107,6 +115,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         del exc  # a reset is an ordinary goodbye: genuine clients close with SO_LINGER 0
         self._detach()
         self._requests.clear()
+        self._receiver.discard()
         self._replies.take()
         self._owner.received(self, 0, made_progress=False)
         self._owner.unsent(self, 0, made_progress=False)
@@ -158,7 +167,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         """Stop counting a reply, and handle requests that waited for room."""
         self._pending_bytes -= size
         if self._requests:
-            self._schedule_handling()
+            self._wait_for_turn()
 
     def end_in_flight(self) -> None:
         """Stop counting the current request as in flight: it has no reply, or waits for it elsewhere."""
@@ -187,7 +196,8 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         False, with no effect: *attach* returns None, or the peer has already sent more.
         """
         transport = self._transport
-        if transport is None or self._requests or not self._receiver.is_between_commands or self._in_flight != 1:
+        is_idle = not (self._requests or self._receiver.undecoded) and self._receiver.is_between_commands
+        if transport is None or not is_idle or self._in_flight != 1:
             return False
         if (successor := attach(transport, self.name)) is None:
             return False
@@ -203,6 +213,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         if self._state in HANDLES:
             woken = [each for each in self._requests if isinstance(each, WaitingFetch)]
             self._requests.clear()
+            self._receiver.discard()
             self._state = next_state(self._state, ConnectionEvent.QUIT)
             self._release(woken)
             self._flush_later()
@@ -224,7 +235,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         log.warning("body dropped conn=%s bytes=%d reason=%s", self.name, self._receiver.body_bytes_held, reason)
         self._requests.append(self._receiver.drop_body(reason))
         self._report_received(made_progress=False)
-        self._schedule_handling()
+        self._wait_for_turn()
 
     def report_unsent(self, *, made_progress: bool) -> None:
         """Report the bytes that wait for the peer to the owner."""
@@ -250,15 +261,37 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _handle_queued(self) -> None:
-        """Handle requests until none is left or a limit is reached; read the socket only if none is left."""
-        requests, dispatch, left = self._requests, self._dispatch, REQUESTS_PER_TURN
+        """Handle requests, now or in its turn; read the socket only if none is left."""
+        if self._is_waiting:
+            pass
+        elif (self._requests or self._receiver.undecoded) and self._turns.is_over():
+            self._wait_for_turn()
+        else:
+            self._handle_some(REQUESTS_PER_TURN)
+        self._read_or_not()
+
+    def take_turn(self) -> None:
+        self._is_waiting = False
+        self._handle_some(REQUESTS_PER_VISIT)
+        self._read_or_not()
+
+    def _wait_for_turn(self) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._turns.wait(self)
+
+    def _handle_some(self, count: int) -> None:
+        """Handle requests until none is left, *count* are handled or a limit is reached."""
+        requests, dispatch, left = self._requests, self._dispatch, count
+        if self._receiver.undecoded:
+            self._decode()
         logged_before = CONTEXT.set(self._log_context)
         try:
             # Checked once: what a connection adds in one turn is bounded by one read of its socket.
             if requests and not self._owner.is_journal_full():
                 while requests and self._may_handle():
                     if not left:
-                        self._schedule_handling()
+                        self._wait_for_turn()
                         break
                     left -= 1
                     if self.throttle is not None and (refusal := self.throttle.judge(requests[0])) is not None:
@@ -272,8 +305,11 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             CONTEXT.reset(logged_before)
         if self._state is ConnectionState.LAST and not requests:
             self.quit()
+
+    def _read_or_not(self) -> None:
         is_muted = self.throttle is not None and self.throttle.is_muted
-        should_read = self._state is ConnectionState.OPEN and not requests and not is_muted
+        is_idle = not self._requests and not self._receiver.undecoded
+        should_read = self._state is ConnectionState.OPEN and is_idle and not is_muted
         transport = self._transport
         if transport is not None and should_read != transport.is_reading() and not transport.is_closing():
             if should_read:
@@ -299,19 +335,10 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self._transport = None
         self.end_throttle()
 
-    def _schedule_handling(self) -> None:
-        if not self._is_handling_due:
-            self._is_handling_due = True
-            self._loop.call_soon(self._handle_later)
-
     def _flush_later(self) -> None:
         if not self._is_flush_due:
             self._is_flush_due = True
             self._owner.flush_later(self)
-
-    def _handle_later(self) -> None:
-        self._is_handling_due = False
-        self._handle_queued()
 
     def _may_handle(self) -> bool:
         bounds = self._bounds
@@ -345,4 +372,4 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         if self._state is ConnectionState.DRAINING and not self._in_flight:
             transport.close()
         elif self._requests:  # a limit may have stopped them
-            self._schedule_handling()
+            self._wait_for_turn()

@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 
 from journal.errors import StorageFailed
 from meta_broker.access.principal import Principal
+from meta_broker.net.turns import Turns
 from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.limits import Limits
 
@@ -31,6 +32,10 @@ class ConnectionOwner(Protocol[C]):
     @property
     def received_chunk(self) -> memoryview:
         """Place for what a connection receives outside of large bodies, until it has taken that."""
+
+    @property
+    def turns(self) -> Turns:
+        """Shares of the loop's turns."""
 
     def opened(self, connection: C, transport: asyncio.Transport) -> bool:
         """Register a new connection. False: there are too many, and *transport* was taken over."""

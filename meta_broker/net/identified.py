@@ -11,6 +11,7 @@ from meta_broker.access.principal import Principal
 from meta_broker.access.scram import Login
 from meta_broker.handlers.gate import Gate
 from meta_broker.net.throttle import Throttle
+from meta_broker.net.turns import PeerKey
 from meta_client.protocol.limits import Limits
 
 # Of a peer that is not known: a line with a message of a login; bodies are skipped, none is kept.
@@ -38,6 +39,11 @@ class Identified(ABC):
         self._log_context = {"conn": self.name}
         if gate is not None:
             self.principal = gate.identify(self.address, certificate_names(transport.get_extra_info("peercert")))
+
+    @property
+    def peer_key(self) -> PeerKey:
+        """Peer whose share of the loop's turns it uses."""
+        return None if self.principal is None else self.principal.name, self.network
 
     @property
     def account(self) -> QuotaAccount | None:

@@ -5,6 +5,7 @@ from meta_client.protocol.decoder import RequestDecoder
 from meta_client.protocol.limits import Limits
 from meta_client.protocol.requests import Dropped, Request
 
+CROWDED_BYTES = 4096  # taken at once by a connection that waits for its turn
 TRICKLE_BYTES = 1024  # less of an incomplete request, within idle_seconds_max, is no sign of life
 
 
@@ -16,18 +17,39 @@ class RequestReceiver(RequestDecoder):
         super().__init__(limits, buffers)
         self._chunk = chunk
         self._is_body = False  # what is being received
+        self._arrived = b""  # and not decoded yet
         self._trickled = 0  # bytes since the last sign of life
         self._reported = 0  # bytes held of an incomplete body, as `changed_bytes` returned them last
 
-    def room(self) -> memoryview:
-        """Return where to put the next bytes."""
+    def room(self, *, is_crowded: bool) -> memoryview:
+        """Return where to put the next bytes. *is_crowded*: they will not be decoded at once."""
         room = self.body_room
         self._is_body = room is not None
-        return self._chunk if room is None else room
+        if room is None:
+            room = self._chunk[:CROWDED_BYTES] if is_crowded else self._chunk
+        return room
 
     def arrived(self, count: int) -> list[Request | Dropped]:
-        """Return the requests that *count* bytes in `room` complete. Raises RemoteProtocolError."""
-        return self.body_received(count) if self._is_body else self.receive_data(bytes(self._chunk[:count]))
+        """Take *count* bytes in `room`. Returns the request that they complete if they are of a large body; else call
+        `decode`, before anything more arrives."""
+        if self._is_body:
+            return self.body_received(count)
+        self._arrived = bytes(self._chunk[:count])
+        return []
+
+    @property
+    def undecoded(self) -> int:
+        """Number of bytes that `decode` is for."""
+        return len(self._arrived)
+
+    def decode(self) -> list[Request | Dropped]:
+        """Return the requests that the bytes taken last complete. Raises RemoteProtocolError."""
+        arrived, self._arrived = self._arrived, b""
+        return self.receive_data(arrived)
+
+    def discard(self) -> None:
+        """Drop what was taken and not decoded."""
+        self._arrived = b""
 
     def is_sign_of_life(self, count: int, *, made_progress: bool) -> bool:
         """Count *count* bytes. True: a request was completed, or enough arrived of one."""

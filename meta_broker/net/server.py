@@ -22,6 +22,7 @@ from meta_broker.net.connection_limit import ConnectionLimit
 from meta_broker.net.connection_owner import ConnectionBounds
 from meta_broker.net.listening import addresses_of, bound, cannot_listen
 from meta_broker.net.tls_listener import PortTls, TlsListener
+from meta_broker.net.turns import Turns
 from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.limits import Limits
 
@@ -56,6 +57,7 @@ class Server:
         self._is_woken = False
         self.buffers = BodyBuffers(KEPT_BYTES_MAX)
         self.received_chunk = memoryview(bytearray(RECEIVE_BYTES))
+        self.turns = Turns(loop.call_soon)
         self._busy_poll = BusyPoll(loop.call_soon)
         self._unflushed: list[ClientConnection] | None = None  # connections with new replies, while progress() runs
         self._has_failed = False

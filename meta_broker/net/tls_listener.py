@@ -1,7 +1,9 @@
 """Accepts connections on a port that speaks TLS, and plain ones from where the configuration allows them.
 
 The first byte of a connection tells TLS from the wire's own lines. Until its handshake is over a connection is none of
-the server's: there are few of those, each for a short time, and the oldest makes room for a new one.
+the server's: there are few of those, each for a short time, and the oldest of the address with most of them makes room
+for a new one. A handshake costs a signature, some milliseconds with an RSA key: each begins once its first record is
+complete, and one at a time, with turns of the loop for others in between.
 """
 
 import asyncio
@@ -9,10 +11,11 @@ import contextlib
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from meta_broker.access.addresses import AddressRange, is_in, parse_address, parse_range
+from meta_broker.access.addresses import AddressRange, is_in, network_of, parse_address, parse_range
 from meta_broker.config.tls_section import TlsSection
 from meta_client.errors import InvalidSecurity
 from meta_client.protocol.encoder import encode_result
@@ -26,6 +29,8 @@ HANDSHAKES_MAX: Final = 1_000  # at a time
 ACCEPTED_PER_TURN: Final = 32
 PAUSE_S: Final = 0.5  # after the system refused to accept, as without descriptors
 CLIENT_HELLO: Final = b"\x16"  # TLS: a handshake record; every line of the wire begins with a letter
+RECORD_HEAD_BYTES: Final = 5  # of TLS: type, version and length; no line of the wire is shorter
+RECORD_BYTES_MAX: Final = 1 << 14  # of TLS, without the head
 IS_TLS: Final = b"this port speaks TLS: connect with it (tls=TlsConfig(...), --tls-ca)"
 
 
@@ -72,7 +77,8 @@ class TlsListener:
         self._socket = listening
         self._tls = tls
         self._connect = connect
-        self._opening: dict[asyncio.Task[None], None] = {}  # oldest first
+        self._opening: dict[asyncio.Task[None], str] = {}  # with the peer's network; oldest first
+        self._starting = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         listening.setblocking(False)
         loop.add_reader(listening, self._accept)
@@ -99,10 +105,15 @@ class TlsListener:
                 self._timer = self._loop.call_later(PAUSE_S, self._loop.add_reader, self._socket, self._accept)
                 return
             if len(self._opening) >= HANDSHAKES_MAX:
-                self._end(next(iter(self._opening)))
+                self._end(self._expendable())
             task = self._loop.create_task(self._open(accepted, address[0]))
-            self._opening[task] = None
+            self._opening[task] = network_of(address[0])
             task.add_done_callback(lambda task: self._opening.pop(task, None))
+
+    def _expendable(self) -> "asyncio.Task[None]":
+        """Return the oldest handshake of the network that has most of them."""
+        [(crowd, _)] = Counter(self._opening.values()).most_common(1)
+        return next(task for task, network in self._opening.items() if network == crowd)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
         del self._opening[task]
@@ -113,8 +124,13 @@ class TlsListener:
         try:
             accepted.setblocking(False)
             async with asyncio.timeout(HANDSHAKE_S):
-                first = await self._first_byte(accepted)
-                if first == CLIENT_HELLO:
+                first = await self._peek(accepted, RECORD_HEAD_BYTES)
+                if first[:1] == CLIENT_HELLO:
+                    length = int.from_bytes(first[3:RECORD_HEAD_BYTES])
+                    await self._peek(accepted, RECORD_HEAD_BYTES + min(length, RECORD_BYTES_MAX))
+                    async with self._starting:
+                        await asyncio.sleep(0)
+                    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                     await self._loop.connect_accepted_socket(
                         self._connect,
                         accepted,
@@ -123,6 +139,7 @@ class TlsListener:
                         ssl_shutdown_timeout=1.0,
                     )
                     return
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                 if first and self._tls.allows_plain(address):
                     await self._loop.connect_accepted_socket(self._connect, accepted)
                     return
@@ -141,8 +158,9 @@ class TlsListener:
             accepted.shutdown(socket.SHUT_RDWR)  # a transport in the middle of a handshake does not close by itself
         accepted.close()
 
-    async def _first_byte(self, accepted: socket.socket) -> bytes:
-        """Wait for the first byte and return it, without taking it. Empty: the peer went."""
+    async def _peek(self, accepted: socket.socket, count: int) -> bytes:
+        """Wait for *count* bytes and return them, without taking them. Fewer: the peer sends no more."""
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
         readable = self._loop.create_future()
         self._loop.add_reader(accepted, _done, readable)
         try:
@@ -150,7 +168,7 @@ class TlsListener:
         finally:
             self._loop.remove_reader(accepted)
         with contextlib.suppress(BlockingIOError):
-            return accepted.recv(1, socket.MSG_PEEK)
+            return accepted.recv(count, socket.MSG_PEEK)
         return b""
 
 

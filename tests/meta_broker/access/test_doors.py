@@ -75,6 +75,7 @@ def served(
         chroot(zookeeper_server.connect, "doors") as part,
         running_broker(tmp_path_factory.mktemp("doors") / "broker", part.connect, config=CONFIG + file.section()) as it,
     ):
+        logged_in(it.port, "shop").close()  # counted by itself from now on, whatever else fails from this address
         yield it, part.connect
 
 
@@ -276,7 +277,6 @@ def test_a_login_that_fails_says_the_same_whatever_was_wrong_and_ends_the_connec
             seen.add((answer.status, answer.text))
             with pytest.raises(ConnectionError):
                 client.receive()
-            logged_in(served[0].port, "shop").socket.close()  # a login forgives what failed before it
     for user in ("shop", "nobody"):
         with pytest.raises(LoginFailed) as told:
             opened(served[0].port, user, "wrong")
@@ -302,6 +302,29 @@ def test_guessing_is_slowed_down(served: tuple[BrokerProcess, str]) -> None:
             break
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+def test_a_login_of_ones_own_does_not_forgive_guesses_at_others(file: AccessFile, tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker", None, config=CONFIG + file.section()) as broker:
+        deadline, told = time.monotonic() + 60, ""
+        while "try again in" not in told:
+            assert time.monotonic() < deadline, told
+            logged_in(broker.port, "nothing").close()
+            with pytest.raises(LoginFailed) as failed:
+                opened(broker.port, "operator", "guess")
+            told = str(failed.value)
+
+
+def test_strangers_that_guess_do_not_keep_out_users_of_their_address(file: AccessFile, tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker", None, config=CONFIG + file.section()) as broker:
+        logged_in(broker.port, "shop").close()
+        deadline, told = time.monotonic() + 60, ""
+        while "try again in" not in told:
+            assert time.monotonic() < deadline, told
+            with pytest.raises(LoginFailed) as failed:
+                opened(broker.port, "operator", "guess")
+            told = str(failed.value)
+        logged_in(broker.port, "shop").close()
 
 
 def test_a_connection_that_never_logs_in_is_closed(served: tuple[BrokerProcess, str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_broker.access.attempts import ADDRESSES_MAX, FAILURES_MAX, RECOVERY_S, FailedLogins
+from meta_broker.access.attempts import FAILURES_MAX, RECOVERY_S, REMEMBERED_MAX, FailedLogins
 from meta_broker.access.principal import Principal, Right, matches
 from meta_broker.access.rules import load_rules, parse_rules
 from meta_broker.access.scram import Verifier
@@ -113,17 +113,32 @@ def test_nothing_shows_a_verifier() -> None:
 
 def test_failed_logins_of_one_address_are_limited_and_forgotten() -> None:
     failed, now = FailedLogins(), 1000.0
-    for _ in range(FAILURES_MAX - 1):
-        failed.failed("10.0.0.1", now)
-        assert failed.wait_s("10.0.0.1", now) == 0
-    failed.failed("10.0.0.1", now)
-    assert failed.wait_s("10.0.0.1", now) == pytest.approx(RECOVERY_S)
-    assert failed.wait_s("10.0.0.2", now) == 0
-    assert failed.wait_s("10.0.0.1", now + RECOVERY_S) == 0
-    failed.failed("10.0.0.1", now + RECOVERY_S)
-    assert failed.wait_s("10.0.0.1", now + RECOVERY_S) > 0
-    failed.succeeded("10.0.0.1")
-    assert failed.wait_s("10.0.0.1", now) == 0
-    for number in range(ADDRESSES_MAX + 10):
-        failed.failed(str(number), now)
-    assert len(failed._full_at) == ADDRESSES_MAX
+    for number in range(FAILURES_MAX - 1):
+        failed.failed("10.0.0.1", f"user-{number}", now)
+        assert failed.wait_s("10.0.0.1", "shop", now) == 0
+    failed.failed("10.0.0.1", "shop", now)
+    assert failed.wait_s("10.0.0.1", "shop", now) == pytest.approx(RECOVERY_S)
+    assert failed.wait_s("10.0.0.2", "shop", now) == 0
+    assert failed.wait_s("10.0.0.1", "shop", now + RECOVERY_S) == 0
+    failed.failed("10.0.0.1", "shop", now + RECOVERY_S)
+    assert failed.wait_s("10.0.0.1", "shop", now + RECOVERY_S) > 0
+    failed.succeeded("10.0.0.1", "own")
+    assert failed.wait_s("10.0.0.1", "shop", now) > 0, "a success forgives nothing to others"
+    for number in range(REMEMBERED_MAX + 10):
+        failed.failed(str(number), "", now)
+        failed.succeeded(str(number), "shop")
+    assert len(failed._full_at) == len(failed._known) == REMEMBERED_MAX
+
+
+def test_a_user_that_has_logged_in_from_an_address_is_counted_by_itself() -> None:
+    failed, now = FailedLogins(), 1000.0
+    failed.succeeded("10.0.0.1", "shop")
+    for _ in range(2 * FAILURES_MAX):
+        failed.failed("10.0.0.1", "operator", now)
+    assert failed.wait_s("10.0.0.1", "operator", now) > 0
+    assert failed.wait_s("10.0.0.1", "shop", now) == 0
+    for _ in range(FAILURES_MAX):
+        failed.failed("10.0.0.1", "shop", now)
+    assert failed.wait_s("10.0.0.1", "shop", now) > 0
+    failed.succeeded("10.0.0.1", "shop")
+    assert failed.wait_s("10.0.0.1", "shop", now) == 0

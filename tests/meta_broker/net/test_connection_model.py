@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from journal.errors import StorageFailed
 from journal.records.record import PartitionName
 from meta_broker.handlers.context import WaitingFetch
-from meta_broker.net.connection import REQUESTS_PER_TURN, ClientConnection
+from meta_broker.net.connection import ClientConnection
 from meta_broker.net.connection_owner import ConnectionBounds
 from meta_broker.net.server import RECEIVE_BYTES
+from meta_broker.net.turns import REQUESTS_PER_TURN, TURN_S, Turns, TurnTaker
 from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.limits import Limits
 from meta_client.protocol.requests import Fetch, Quit, Version
@@ -90,6 +91,22 @@ class Transport:
     abort = close
 
 
+class CountingTurns(Turns):
+    """Turns of a clock that the test drives, which end the count of requests handled at once."""
+
+    def __init__(self, model: "Connections") -> None:
+        super().__init__(model.loop.call_soon, self.clock)
+        self.model = model
+
+    def clock(self) -> float:
+        self.model.now += self.model.clock_step
+        return self.model.now
+
+    def wait(self, connection: TurnTaker) -> None:
+        self.model.handled_in_call = 0
+        super().wait(connection)
+
+
 class Connections(RuleBasedStateMachine):
     """Owner, dispatcher and model of one connection: what may be handled, read and closed, said once more, simply."""
 
@@ -101,6 +118,8 @@ class Connections(RuleBasedStateMachine):
             decoder=Limits(), unsent_bytes_max=UNSENT_BYTES_MAX, requests_in_flight_max=IN_FLIGHT_MAX
         )
         self.buffers, self.received_chunk = BodyBuffers(0), memoryview(bytearray(RECEIVE_BYTES))
+        self.now = self.clock_step = 0.0
+        self.turns = CountingTurns(self)
         make: Any = ClientConnection
         self.connection: ClientConnection = make(self, self, self.loop, bounds)
         self.arrived = 0  # requests received while that was allowed; each has the next number as its opaque
@@ -239,6 +258,10 @@ class Connections(RuleBasedStateMachine):
     def hand_over(self, data: bytes) -> None:
         self.connection.get_buffer(-1)[: len(data)] = data
         self.connection.buffer_updated(len(data))
+
+    @rule(step=st.sampled_from([0.0, TURN_S / 2, TURN_S]))
+    def others_take_time(self, step: float) -> None:
+        self.clock_step = step
 
     @precondition(lambda self: self.unanswered and not self.is_lost)
     @rule(which=st.integers(0, IN_FLIGHT_MAX))

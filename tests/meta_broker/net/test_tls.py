@@ -243,6 +243,21 @@ def test_handshakes_that_do_not_end_keep_nobody_out(
     wait_until(lambda: sockets_of(broker) <= before + 5, "the descriptors are free again")
 
 
+def test_handshakes_of_one_address_end_those_of_no_other(
+    served: tuple[BrokerProcess, str], certificates: Certificates
+) -> None:
+    """Though ours began first, and takes its time."""
+    context = TlsConfig(ca=certificates.ca).context()
+    with contextlib.ExitStack() as opened:
+        ours = opened.enter_context(socket.create_connection(("127.0.0.1", served[0].port), timeout=60))
+        for _ in range(tls_listener.HANDSHAKES_MAX + 200):
+            source = ("127.0.0.2", 0)
+            opened.enter_context(socket.create_connection(("127.0.0.1", served[0].port), 60, source))
+        with context.wrap_socket(ours, server_hostname="127.0.0.1") as encrypted:
+            encrypted.sendall(b"version 1\r\n")
+            assert encrypted.recv(1000).startswith(b"result 200 ")
+
+
 def sockets_of(broker: BrokerProcess) -> int:
     """Return how many sockets a broker has open. Files come and go with checkpoints."""
     found = 0
