@@ -23,6 +23,7 @@ from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.exposure import exposure_warnings
 from meta_broker.handlers.context import Context
 from meta_broker.handlers.dispatch import Dispatcher
+from meta_broker.metrics.admin_token import AdminToken
 from meta_broker.metrics.status import BrokerStatus, OpenBroker
 from meta_broker.net.server import TICK_S, Server
 from meta_broker.net.tls_listener import PortTls
@@ -99,6 +100,7 @@ class Broker:
         self._port = role.config.port
         self._status = BrokerStatus(role.config)
         self._tls = PortTls(role.config.tls) if role.config.tls.is_on else None
+        self._admin_token = AdminToken(role.config.admin)
         self._ending: Ending | None = None  # while it is open
         self._membership: Membership | None = None
         self._is_stop_requested = False
@@ -120,7 +122,7 @@ class Broker:
             if self._role.config.admin.port is not None:
                 from meta_broker.metrics.admin import serve_admin  # a tenth of a second, which others need not wait
 
-                admin = serve_admin(self._status, self._role.config.admin.port, self._tls)
+                admin = serve_admin(self._status, self._role.config.admin.port, self._admin_token, self._tls)
                 stack.push_async_callback(asyncio.to_thread, admin.close)
                 where = f"; metrics at {admin.url}/metrics"
 
@@ -261,6 +263,7 @@ class Broker:
         context.config = self._role.config = fresh
         if self._tls is not None:
             self._tls.renew(fresh.tls)
+        self._admin_token.renew(fresh.admin)
         server.renew_access(fresh.rules)
         assert isinstance(context.listener, TopicAnnouncer)
         changed = context.listener.follow_file(fresh.topics)

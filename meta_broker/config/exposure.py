@@ -44,5 +44,6 @@ def _open_ports(config: "BrokerConfig") -> Iterator[tuple[str, str]]:
     if not is_loopback(config.broker.host) and not config.authenticates:
         yield f"broker.host {config.broker.host}", "name principals with [access] file"
     admin = config.admin
-    if admin.port is not None and not is_loopback(admin.host) and not config.tls.requires_certificates:
-        yield f"admin.host {admin.host}", "require client certificates with [tls]"
+    is_guarded = config.tls.requires_certificates or (config.tls.is_on and admin.token_file is not None)
+    if admin.port is not None and not is_loopback(admin.host) and not is_guarded:
+        yield f"admin.host {admin.host}", "name a token_file in [admin], with a certificate in [tls]"

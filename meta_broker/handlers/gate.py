@@ -97,10 +97,9 @@ class Gate:
             peer.login = Login(self._rules.verifiers)
         try:
             answer = peer.login.answer(request.message)
-        except LoginRefused as error:
-            why: str | None = str(error)
-        else:
             why = None
+        except LoginRefused as error:
+            answer, why = b"", str(error)
         if wait_s := self._failed.wait_s(peer.network, peer.login.user, now):
             peer.login = None
             text = f"too many logins of this address have failed: try again in {wait_s:.0f} s".encode()

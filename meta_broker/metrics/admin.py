@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
+from meta_broker.metrics.admin_token import AdminToken
 from meta_broker.metrics.broker_samples import connection_samples, process_samples, request_samples, topic_samples
 from meta_broker.metrics.journal_samples import archive_samples, disk_samples, journal_samples, transaction_samples
 from meta_broker.metrics.replication_samples import master_samples, slave_samples
@@ -19,8 +20,9 @@ from meta_client.admin.server import AdminServer
 log = logging.getLogger(__name__)
 
 
-def serve_admin(status: BrokerStatus, port: int, tls: PortTls | None = None) -> AdminServer:
-    """Serve metrics and health of a broker on *port* until the server is closed, with *tls* if it is given.
+def serve_admin(status: BrokerStatus, port: int, token: AdminToken, tls: PortTls | None = None) -> AdminServer:
+    """Serve metrics and health of a broker on *port* until the server is closed, to those that *token* admits, with
+    *tls* if it is given.
 
     Raises CannotServe.
     """
@@ -29,7 +31,7 @@ def serve_admin(status: BrokerStatus, port: int, tls: PortTls | None = None) -> 
     for standard in (ProcessCollector, PlatformCollector, GCCollector):
         standard(registry=registry)
     registry.register(SampleCollector(lambda: samples(status)))
-    endpoint = AdminEndpoint(registry, status.live, status.ready)
+    endpoint = AdminEndpoint(registry, status.live, status.ready, token.admits)
     context = None if tls is None else lambda: tls.context
     server = AdminServer(host, port, endpoint, "--admin-port or [admin] port", context)
     log.info("metrics and health served url=%s", server.url)

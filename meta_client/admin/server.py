@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 16
+THREADS_MAX: Final = 2 * CONNECTIONS_MAX  # those of ended connections included, until they notice
 REQUEST_S_MAX: Final = 10.0  # of one connection, from its begin to its end
 HEAD_BYTES_MAX: Final = 16 * 1024  # of a request
 POLL_S: Final = 0.1  # a stop waits so long
@@ -92,6 +93,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self.address_family = found[0]
         self._lock = threading.Lock()
+        self._running = 0  # threads
         self._open: dict[socket.socket, float] = {}  # connections, and when each is to end; oldest first
         super().__init__((str(found[4][0]), port), _Handler)
         self.set_app(app)
@@ -105,8 +107,26 @@ class _Server(ThreadingMixIn, WSGIServer):
         with self._lock:
             if len(self._open) >= CONNECTIONS_MAX:
                 self._end(next(iter(self._open)))
-            self._open[request] = time.monotonic() + REQUEST_S_MAX
-        super().process_request(request, client_address)
+            is_full = self._running >= THREADS_MAX
+            if not is_full:
+                self._running += 1
+                self._open[request] = time.monotonic() + REQUEST_S_MAX
+        if is_full:
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started
+            with self._lock:
+                self._running -= 1
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._running -= 1
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Answer one connection, in its thread; the handshake is part of its time."""

@@ -39,6 +39,30 @@ def test_the_admin_port_needs_it_too(tmp_path: Path) -> None:
     loaded(tmp_path, '[admin]\nhost = "0.0.0.0"')  # it is off
 
 
+def test_a_token_opens_the_admin_port_to_others_once_tls_hides_it(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text("a-token-of-the-tests\n")
+    text = f'[admin]\nport = 0\nhost = "0.0.0.0"\ntoken_file = "{token}"\n'
+    with pytest.raises(ConfigError, match=r"admin\.host 0\.0\.0\.0.*a certificate in \[tls\]"):
+        loaded(tmp_path, text)
+    assert exposure_warnings(loaded(tmp_path, text + Certificates(tmp_path / "ca").tls())) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"), [("short", 0o600), ("", 0o600), ("two words of it all", 0o600), ("a" * 20, 0o644)]
+)
+def test_a_token_that_guards_nothing_is_refused_and_not_quoted(text: str, mode: int, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(text)
+    token.chmod(mode)
+    with pytest.raises(ConfigError, match=r"admin: .*token") as told:
+        loaded(tmp_path, f'[admin]\ntoken_file = "{token}"')
+    assert not text or text not in str(told.value)
+    with pytest.raises(ConfigError, match="can't be read"):
+        loaded(tmp_path, f'[admin]\ntoken_file = "{tmp_path}/missing"')
+
+
 @pytest.mark.parametrize(
     ("more", "is_enough"),
     [

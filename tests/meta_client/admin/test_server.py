@@ -14,7 +14,7 @@ from meta_client.admin import server as server_module
 from meta_client.admin.endpoint import AdminEndpoint
 from meta_client.admin.families import Family, MetricKind, Sample, SampleCollector
 from meta_client.admin.health import Health
-from meta_client.admin.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, AdminServer, CannotServe
+from meta_client.admin.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, THREADS_MAX, AdminServer, CannotServe
 from tests.fixtures.scrape import Scrape, health, wait_for
 
 NUMBER = Family("metaq_test_number", MetricKind.GAUGE, "A number.")
@@ -150,6 +150,41 @@ def test_a_scrape_that_hangs_does_not_pile_up(
         assert health(admin.url, "live")[0] == 200
         process.may_answer.set()
         assert b"metaq_test_number 3.0" in read_all(first)
+
+
+def test_scrapes_that_nobody_waits_for_do_not_pile_up(admin: AdminServer, process: Process) -> None:
+    """Hundreds of them, whose connections are gone, while one hangs: few threads, and health answers."""
+    process.may_answer.clear()
+    before = threading.active_count()
+    with connected(admin) as first:
+        first.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert process.is_asked.wait(60)
+        most = 0
+        for _ in range(300):
+            with connected(admin) as peer, contextlib.suppress(ConnectionError):
+                peer.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            most = max(most, threading.active_count() - before)
+        assert health(admin.url, "live")[0] == 200
+        assert most <= THREADS_MAX
+        process.may_answer.set()
+
+
+def test_a_token_is_asked_for(process: Process) -> None:
+    """Of metrics, and of the reasons of health; whether it is healthy everybody may know."""
+    process.why_not = ("a secret reason",)
+    registry = CollectorRegistry()
+    registry.register(SampleCollector(process.samples))
+    endpoint = AdminEndpoint(registry, process.health, process.health, lambda said: said == "Bearer right")
+    with AdminServer("127.0.0.1", 0, endpoint) as admin:
+        for header in (b"", b"Authorization: Bearer wrong\r\n", b"Authorization: Basic cmlnaHQ=\r\n"):
+            refused = ask(admin, b"GET /metrics HTTP/1.0\r\n" + header + b"\r\n")
+            assert refused.startswith(b"HTTP/1.0 401 ")
+            assert b"WWW-Authenticate: Bearer" in refused
+            assert b"metaq_test_number" not in refused
+        assert health(admin.url, "ready") == (503, {"ready": False, "why_not": ["ask with the token"]})
+        right = b" HTTP/1.0\r\nAuthorization: Bearer right\r\n\r\n"
+        assert b"metaq_test_number 3.0" in ask(admin, b"GET /metrics" + right)
+        assert b"a secret reason" in ask(admin, b"GET /health/live" + right)
 
 
 def test_a_failing_scrape_is_an_error_in_the_log_and_of_that_scrape(
