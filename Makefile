@@ -98,8 +98,9 @@ crash: $(STAMP)  ## The crash tests, models, random tests, storage faults and re
 		$(BIN)/python -m pytest tests/crash tests/model \
 		tests/journal/state/test_every_storage_call.py tests/journal/repair/test_repair.py $(PYTEST_ARGS)
 
-fuzz: $(STAMP)  ## Decoders and a broker's socket under damaged streams, SECONDS=600 in all
-	@METAQ_FUZZ_SECONDS=$$(( $(or $(SECONDS),600) / 4 )) $(BIN)/python -m pytest -s -p no:randomly tests/fuzz $(PYTEST_ARGS)
+fuzz: $(STAMP)  ## Every way in under damaged inputs, INPUTS=10000000 of them and SECONDS=600 besides; SEED=1 repeats a run
+	@METAQ_FUZZ_INPUTS=$(or $(INPUTS),10000000) METAQ_FUZZ_SECONDS=$$(( $(or $(SECONDS),600) / 4 )) METAQ_FUZZ_SEED=$(or $(SEED),0) \
+		nice -n 15 $(BIN)/python -m pytest -s -p no:randomly tests/fuzz $(PYTEST_ARGS)
 
 clean:  ## Remove .venv and every cache
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCRAPE_S_MAX: Final = 5.0  # a scrape waits so long for the one before it, which a disk may hold up
+OPEN_METRICS: Final = "application/openmetrics-text"
 WAITING_MAX: Final = 4  # scrapes that wait; each holds a thread
 
 
@@ -69,7 +70,9 @@ class AdminEndpoint:
         if not self._scraping.acquire(timeout=SCRAPE_S_MAX):
             return _answer(start_response, "503 Service Unavailable", b"another scrape has not ended\n")
         try:
-            return self._metrics(environ, start_response)
+            # prometheus_client's parser of the header stumbles over versions that are no numbers.
+            accepted = f"{OPEN_METRICS}; version=1.0.0" if OPEN_METRICS in environ.get("HTTP_ACCEPT", "") else ""
+            return self._metrics(environ | {"HTTP_ACCEPT": accepted}, start_response)
         except Exception:  # a bug, or a broker that stops meanwhile
             log.exception("scrape failed")
             return _answer(start_response, "500 Internal Server Error", b"see the log\n")

@@ -47,11 +47,12 @@ def stream(random: Random, vectors: list[bytes]) -> bytes:
         return random.randbytes(random.randrange(300))
     data = bytearray(b"".join(random.choices(vectors, k=random.randint(1, _VECTORS_MAX))))
     for _ in range(random.randint(0, _MUTATIONS_MAX)):
-        _damage(data, random)
+        damage(data, random)
     return bytes(data)
 
 
-def _damage(data: bytearray, random: Random) -> None:
+def damage(data: bytearray, random: Random) -> None:
+    """Change *data* at one place."""
     at = random.randrange(len(data) + 1)
     end = min(len(data), at + random.randint(1, 30))
     match random.randrange(7):

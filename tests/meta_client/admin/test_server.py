@@ -93,6 +93,7 @@ def test_health_says_why_not(admin: AdminServer, process: Process) -> None:
         (b"POST /metrics HTTP/1.1", b"405"),
         (b"HEAD /health/live HTTP/1.1", b"405"),
         (b"GET /metrics?name[]=metaq_test_number HTTP/1.1", b"200"),
+        (b"GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text; version=1.x.0", b"200"),
         (b"nonsense", b"400"),
         (b"GET /health/live HTTP/9.9.9", b"400"),
         (b"\xff\xfe\x00 \x00", b"400"),
