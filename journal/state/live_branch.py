@@ -27,6 +27,7 @@ class LiveBranch(msgspec.Struct, eq=False):
     branch: Branch | None = None
     is_over: bool = False
     origin: str = ""  # client that began it, for people; unknown for a branch from before the start
+    owner: str | None = None  # principal that began it; unknown likewise, and without access rules
     on_over: Callable[[], None] = _nothing  # called once when it is over
 
     @property

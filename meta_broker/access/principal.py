@@ -31,6 +31,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     admin: tuple[str, ...] = ()  # change these topics; any: take checkpoints, see the configuration
     decide: tuple[str, ...] = ()  # begin and end XA branches of these qualifiers, also by hand
     replicate: bool = False  # follow as a slave: read all of the journal, and be counted in sync
+    slaves: tuple[int, ...] = ()  # with these slave ids; none: with any
     verifier: str | None = None  # proves the password; secret
     addresses: tuple[str, ...] = ()  # ranges whose connections belong to it without a login
     certificates: tuple[str, ...] = ()  # names in client certificates that belong to it

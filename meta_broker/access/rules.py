@@ -134,6 +134,8 @@ def _principal(name: str, section: dict[str, Any], where: str) -> Principal:
             parse_range(text)
         except ValueError as error:
             raise ConfigError(f"{what}.addresses: {error}") from None
+    if made.slaves and not made.replicate:
+        raise ConfigError(f"{what}.slaves: it may not replicate: add replicate = true, or leave slaves out")
     if made.verifier is not None:
         try:
             Verifier.parse(made.verifier)

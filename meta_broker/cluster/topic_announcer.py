@@ -117,6 +117,8 @@ def reload(config: BrokerConfig) -> BrokerConfig | None:
             "only topics, filters, TLS, access and quotas are reloaded: restart the broker for what changed in "
             "[broker] and [zookeeper]"
         )
+    if (fresh.admin.host, fresh.admin.token_file) != (config.admin.host, config.admin.token_file):
+        log.warning("[admin] is changed by a restart alone, apart from the token in its file")
     if fresh.tls.is_on != config.tls.is_on:
         log.warning("TLS is turned on and off by a restart alone")
     if (fresh.rules is None) != (config.rules is None):

@@ -217,7 +217,8 @@ class Dispatcher:
 
         def attach(transport: asyncio.Transport, name: str) -> asyncio.Protocol | None:
             assert master is not None
-            if (successor := master.attach(transport, name)) is not None and self.gate is not None:
+            slaves = () if peer.principal is None else peer.principal.slaves
+            if (successor := master.attach(transport, name, slaves)) is not None and self.gate is not None:
                 assert peer.principal is not None
                 self.gate.keep_link(peer.principal, transport)
             return successor

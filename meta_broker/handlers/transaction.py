@@ -11,7 +11,8 @@ from journal.records.states import BranchNotStarted, BranchState, VerbRefused, X
 from journal.records.xid import BranchKey, LocalKey, XaKey
 from journal.state.live_branch import AppendResult, LiveBranch
 from meta_broker.access.accounts import Limit
-from meta_broker.handlers.audited import audited
+from meta_broker.access.audit import NOBODY
+from meta_broker.handlers.audited import audited, tell
 from meta_broker.handlers.context import Context, Peer, yield_after
 from meta_broker.handlers.writes import WriteReplies
 from meta_client.protocol.answers import BranchStatus, format_keys
@@ -73,6 +74,7 @@ class TransactionHandler:
     def _prepare(self, request: TransactionCommand, peer: Peer) -> None:
         transaction = self._find(request.key, peer)
         vote, lsn = self._store.prepare(transaction)
+        _tell_others(request, transaction, peer)
         self._context.timeouts.discard(transaction)
         answer = encode_result(Status.SUCCESS, b"%d" % vote, request.opaque)
         self._replies.send(request, peer, AppendResult(lsn, ()), answer, peer.take_buffered(transaction.key))
@@ -82,6 +84,7 @@ class TransactionHandler:
         result = self._store.commit(transaction, one_phase=request.verb is Verb.COMMIT_ONE_PHASE)
         self._context.timeouts.discard(transaction)
         self._context.counters.commits += 1
+        _tell_others(request, transaction, peer)
         self._replies.send(request, peer, result, encode_result(Status.SUCCESS, b"", request.opaque))
 
     def _rollback(self, request: TransactionCommand, peer: Peer) -> None:
@@ -89,6 +92,7 @@ class TransactionHandler:
         lsn = self._store.rollback(transaction)
         self._context.timeouts.discard(transaction)
         self._context.counters.rollbacks += 1
+        _tell_others(request, transaction, peer)
         answer = encode_result(Status.SUCCESS, b"", request.opaque)
         self._replies.send(request, peer, AppendResult(lsn, ()), answer)
 
@@ -136,6 +140,7 @@ class TransactionHandler:
             self._check_room(key, peer)
             transaction = self._store.begin(key, seconds * 1000)
             transaction.origin = peer.name
+            transaction.owner = _principal_of(peer)
             if peer.account is not None:
                 transaction.on_over = peer.account.begin_branch()
             if isinstance(key, LocalKey):
@@ -197,6 +202,17 @@ class TransactionHandler:
             self._context.counters.rollbacks += 1
             log.info("branch timed out xid=%s timeout_ms=%d", transaction.key, transaction.timeout_ms)
         return len(expired) == EXPIRED_PER_TURN
+
+
+def _principal_of(peer: Peer) -> str | None:
+    return None if peer.principal is None else peer.principal.name
+
+
+def _tell_others(request: TransactionCommand, transaction: LiveBranch, peer: Peer) -> None:
+    """Write to the audit log that *peer* decided about a branch that, as far as is known, another principal began."""
+    if peer.principal is not None and transaction.owner != peer.principal.name:
+        facts = {"key": transaction.key, "began_by": transaction.owner or NOBODY}
+        tell(f"branch-{request.verb.value.lower().replace('_', '-')}", peer, "done", **facts)
 
 
 def failure_text(error: VerbRefused) -> str:

@@ -128,7 +128,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
     def become(self, principal: Principal) -> str:
         """Belong to *principal* from now on. Returns why not, blank if it does."""
         if not (why := self._owner.become(self, principal)):
-            self.principal = principal
+            self.principal, self.has_logged_in = principal, True
             self._receiver.limit(self._bounds.decoder)
         return why
 

@@ -27,6 +27,8 @@ class Identified(ABC):
         self.name = self.address = self.network = "?"
         self._log_context = {"conn": self.name}
         self.principal: Principal | None = None
+        self.has_logged_in = False  # else its principal follows from its certificate or address
+        self.certificate: tuple[str, ...] = ()  # names in it
         self.login: Login | None = None  # one that has begun
         self.throttle: Throttle | None = None  # None: it has no quota
 
@@ -38,7 +40,16 @@ class Identified(ABC):
         self.network = network_of(self.address)
         self._log_context = {"conn": self.name}
         if gate is not None:
-            self.principal = gate.identify(self.address, certificate_names(transport.get_extra_info("peercert")))
+            self.certificate = certificate_names(transport.get_extra_info("peercert"))
+            self.principal = gate.identify(self.address, self.certificate)
+
+    def belongs_to_another(self, gate: Gate) -> bool:
+        """Return whether by the rules of *gate* it is not what it is: its principal has changed, or its certificate or
+        address is that of another one."""
+        if self.principal is None:
+            return False
+        same = self.has_logged_in or gate.identify(self.address, self.certificate) == self.principal
+        return not same or gate.has_changed(self.principal)
 
     @property
     def peer_key(self) -> PeerKey:

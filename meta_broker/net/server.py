@@ -201,13 +201,13 @@ class Server:
 
     def renew_access(self, rules: Principals | None) -> None:
         """Use *rules*, and the quotas of the configuration, from now on: connections and links of principals that
-        changed end."""
+        changed end, and connections that belong to another one now."""
         assert self._dispatcher is not None
         if (gate := self._dispatcher.gate) is not None and rules is not None:
             gate.renew(rules)
         for connection in list(self._connections):
             connection.login = None  # begun by the former rules: it starts over, which fails
-            if gate is not None and connection.principal is not None and gate.has_changed(connection.principal):
+            if gate is not None and connection.belongs_to_another(gate):
                 connection.drop("the rights of its principal have changed")
             else:
                 connection.join(self._account_of(connection, connection.principal))

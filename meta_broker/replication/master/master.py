@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 
 from journal.records.epoch_history import WriterEpoch
@@ -112,11 +112,12 @@ class Master:
             log.warning("no ZooKeeper: once this master is gone, the slaves in sync are unknown")
         self._heartbeat()
 
-    def attach(self, transport: asyncio.Transport, name: str) -> asyncio.Protocol | None:
-        """Return the protocol that takes over *transport*; None: there are too many links."""
+    def attach(self, transport: asyncio.Transport, name: str, slaves: Collection[int] = ()) -> asyncio.Protocol | None:
+        """Return the protocol that takes over *transport*, whose peer is one of *slaves*, any if that is empty; None:
+        there are too many links."""
         if self._is_closing or len(self._handshaking) >= SLAVES_MAX:
             return None
-        sender = ReplicaSender(self, self._loop, transport, name)
+        sender = ReplicaSender(self, self._loop, transport, name, slaves)
         self._handshaking.add(sender)
         self.journal.notify_written(True)
         return sender

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from journal.checksum import crc32
@@ -84,9 +84,16 @@ class ReplicaSender(asyncio.Protocol):
     """
 
     def __init__(
-        self, owner: SenderOwner, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, name: str
+        self,
+        owner: SenderOwner,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        name: str,
+        slaves: Collection[int] = (),
     ) -> None:
+        """*slaves*: the slave ids that the peer may have; none: any."""
         self.name = name
+        self._slaves = slaves
         self.handshake: Handshake | None = None
         self.side: SendProgress | None = None
         self.last_heard = loop.time()
@@ -197,6 +204,12 @@ class ReplicaSender(asyncio.Protocol):
     # -- handshake --------------------------------------------------------------------------------------------
 
     def _on_handshake(self, handshake: Handshake) -> None:
+        if self._slaves and handshake.slave_id not in self._slaves:
+            allowed = ", ".join(map(str, self._slaves))
+            raise LinkRefused(
+                f"its principal may not be slave {handshake.slave_id}, but {allowed}: correct the slave's id, or "
+                f"`slaves` in the master's access file"
+            )
         self.handshake = handshake
         match self._owner.decide_start(handshake):
             case StartStream(parting):

@@ -174,11 +174,29 @@ def test_branches_are_for_the_principals_of_their_qualifier(served: tuple[Broker
         assert '"who": "operator"' in decided.text
         assert "root@db" not in decided.text
     lines = audit_lines(served[0])
-    (line,) = [line for line in lines if line.startswith("action=branch-rollback outcome=done")]
+    (line,) = [line for line in lines if line.startswith("action=branch-rollback outcome=done") and "root@db" in line]
     assert "principal=operator conn=127.0.0.1:" in line
     assert f"key={KEY}" in line
     assert 'who=root@db why="a test"' in line
     assert [line for line in lines if line.startswith("action=branch-commit outcome=denied principal=reader")]
+
+
+def test_who_ends_a_branch_that_another_began_is_in_the_audit_log(served: tuple[BrokerProcess, str]) -> None:
+    broker, keys = served[0], [XaKey(Xid(1, bytes([number]), b"of-another"), "shop-2") for number in range(4)]
+    verbs = [TransactionVerb.ROLLBACK, TransactionVerb.COMMIT_ONE_PHASE, TransactionVerb.PREPARE]
+    with logged_in(broker.port, "shop") as shop, logged_in(broker.port, "operator") as operator:
+        for key in keys:
+            shop.verb(TransactionVerb.BEGIN, key)
+            shop.put("orders", 2, b"in a branch", key)
+        for verb, key in zip(verbs, keys, strict=False):
+            operator.verb(verb, key)
+        shop.verb(TransactionVerb.COMMIT_TWO_PHASE, keys[2])
+        shop.verb(TransactionVerb.COMMIT_ONE_PHASE, keys[3])
+    told = [re.sub(r":\d+ ", " ", line) for line in audit_lines(broker) if "began_by=" in line]
+    assert told == [
+        f"action=branch-{action} outcome=done principal=operator conn=127.0.0.1 key={key} began_by=shop"
+        for action, key in zip(("rollback", "commit-one-phase", "prepare"), keys, strict=False)
+    ]
 
 
 def test_operators_actions_are_in_the_audit_log_with_what_came_of_them(served: tuple[BrokerProcess, str]) -> None:
@@ -327,6 +345,27 @@ def test_strangers_that_guess_do_not_keep_out_users_of_their_address(file: Acces
         logged_in(broker.port, "shop").close()
 
 
+def test_a_reload_ends_connections_whose_address_is_another_principals_now(tmp_path: Path) -> None:
+    """Though the one that they belonged to has not changed: a narrower range was added."""
+    path = tmp_path / "access.toml"
+    path.touch(mode=0o600)
+    all_of_them = '[principals.all]\naddresses = ["127.0.0.0/8"]\nproduce = ["*"]\n'
+    path.write_text(all_of_them)
+    config = CONFIG + f'[access]\nfile = "{path}"\n'
+    with (
+        running_broker(tmp_path / "broker", None, config=config) as broker,
+        WireClient(broker.port, "127.0.0.2") as other,
+        WireClient(broker.port, "127.0.0.3") as less,
+    ):
+        less.put("orders", 0, b"may")
+        path.write_text(all_of_them + '[principals.less]\naddresses = ["127.0.0.3/32"]\nproduce = ["invoices"]\n')
+        broker.hang_up()
+        wait_until(lambda: "reloaded file=" in broker.log, "the reload")
+        other.put("orders", 0, b"stays")
+        with pytest.raises(ConnectionError):
+            less.put("orders", 0, b"may not")
+
+
 def test_a_connection_that_never_logs_in_is_closed(served: tuple[BrokerProcess, str]) -> None:
     with WireClient(served[0].port) as client, contextlib.suppress(ConnectionError):
         for _ in range(300):  # its heartbeats do not keep it
@@ -351,6 +390,19 @@ def test_no_secret_is_in_logs_errors_and_process_lists(served: tuple[BrokerProce
         "topics", "show", "orders", "--broker", broker.url, "--user", "shop", "--password-file", str(file.path)
     )
     assert not any(secret in done.stdout + done.stderr for secret in secrets)
+
+
+def test_a_principal_that_is_one_slave_is_no_other(tmp_path: Path) -> None:
+    """It could acknowledge in the other's name, and end the other's link."""
+    file = AccessFile(tmp_path / "access.toml", one="replicate = true\nslaves = [1]")
+    with running_broker(tmp_path / "broker", None, config=CONFIG + file.section()) as broker:
+        for slave_id, refused in ((2, True), (1, False)):
+            hello = Handshake(version=1, cluster="metaq", broker_id=0, slave_id=slave_id, lives=(), start=0, end=0)
+            with logged_in(broker.port, "one") as client:
+                assert client.result(Replicate(1)).is_success
+                client.socket.sendall(encode(hello))
+                received = client.socket.recv(65536)
+                assert (b"may not be slave 2" in received) == refused, received
 
 
 def test_a_slave_needs_the_right_and_a_master_must_prove_itself(file: AccessFile, tmp_path: Path) -> None:
