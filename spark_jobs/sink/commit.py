@@ -40,12 +40,19 @@ class BatchEnd:
         """Decide for *branches*, unless the batch was decided before; then commit what is decided and roll back all
         else of it. On return the decided branches are committed at every broker.
 
-        Raises ZooKeeperUnavailable, with the decision unknown, or SinkFailed; then run the batch again.
+        Raises ZooKeeperUnavailable, with the decision unknown, or SinkFailed; then run the batch again. SinkFailed,
+        too, if a later batch is decided: Spark repeats the newest one alone, so this one is of another run's numbers.
         """
         decision = self.decisions.decide(name, branches)
-        if decision.batch == name.batch:
-            self._finish(name, decision)
-        self.discard(name, keep=decision.branches if decision.batch == name.batch else ())
+        if decision.batch > name.batch:
+            self.discard(name, keep=())
+            raise SinkFailed(
+                f"{name.gtrid} is older than batch {decision.batch}, which is decided: its checkpoint is a copy, or "
+                f"was restored, and its batches may hold other rows than those of the same numbers; start it with a "
+                f"new checkpoint, from where the rows that are written end"
+            )
+        self._finish(name, decision)
+        self.discard(name, keep=decision.branches)
 
     def abort(self, name: BatchName) -> bool:
         """Roll back every branch of the batch. False: it is decided, and its next run commits it. Raises

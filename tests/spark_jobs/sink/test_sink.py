@@ -1,12 +1,14 @@
 """`df.write` and `writeStream` with `format("metaq")` on a real Spark: each row once, whatever Spark repeats."""
 
 import json
+import shutil
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.sql.streaming.query import StreamingQuery
@@ -77,12 +79,15 @@ def test_a_named_write_happens_once(spark: SparkSession, cluster: SmallCluster, 
     assert prepared(cluster) == []
 
 
-def stream(spark: SparkSession, cluster: SmallCluster, topic: str, directory: Path) -> StreamingQuery:
-    source = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(directory / "in"))
+def stream(
+    spark: SparkSession, cluster: SmallCluster, topic: str, directory: Path, files_max: int = 1
+) -> StreamingQuery:
+    source = spark.readStream.format("text").option("maxFilesPerTrigger", files_max).load(str(directory / "in"))
     writer = source.selectExpr("value AS payload", f"'{topic}' AS topic").writeStream.format("metaq")
     writer = writer.options(zookeeper=cluster.zookeeper, checkpointLocation=str(directory / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
-    query.awaitTermination(WAIT_S)
+    with suppress(StreamingQueryException):  # the query keeps it
+        query.awaitTermination(WAIT_S)
     return query
 
 
@@ -108,6 +113,25 @@ def test_a_stream_and_the_batch_that_spark_repeats(
     again = stream(spark, cluster, topic, tmp_path)
     assert again.exception() is None
     assert next(json.loads(one.json)["batchId"] for one in again.recentProgress if one.numInputRows) == 1
+    assert stored(cluster, topic) == each_once(30)
+    assert prepared(cluster) == []
+
+
+def test_an_older_checkpoint_is_refused(spark: SparkSession, cluster: SmallCluster, topic: str, tmp_path: Path) -> None:
+    """Its batches have the numbers of others: taken for those, rows that came since would be left out in silence."""
+    add_file(tmp_path, 0, 10)
+    assert stream(spark, cluster, topic, tmp_path).exception() is None
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "older")
+    for first in (10, 20):
+        add_file(tmp_path, first, first + 10)
+        assert stream(spark, cluster, topic, tmp_path).exception() is None
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "older").rename(tmp_path / "checkpoint")
+    add_file(tmp_path, 30, 40)
+    for _ in range(2):
+        failure = stream(spark, cluster, topic, tmp_path, files_max=9).exception()
+        assert failure is not None
+        assert "is older than batch 2, which is decided: its checkpoint is a copy" in str(failure)
     assert stored(cluster, topic) == each_once(30)
     assert prepared(cluster) == []
 
