@@ -4,3 +4,7 @@ Read: sides (each side's rows), classes (joins them, and judges; pure transforms
 DataFrames, one snapshot), broker_side (a journal and its audit) -> join (both sides, judged, with counts that must add
 up; reconciliation/ shares it) -> statement -> signing, page (HTML).
 """
+
+from typing import Final
+
+FORMAT: Final = 1  # of certificates

@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from spark_jobs.certificate import FORMAT
+
 ALGORITHM: Final = "Ed25519"
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -93,7 +95,7 @@ def verified(path: Path, key: Ed25519PublicKey | None) -> tuple[dict[str, Any], 
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise SigningError(f"{path}: too long for a certificate")
-        envelope = json.loads(path.read_bytes())
+        envelope = json.loads(path.read_bytes(), object_pairs_hook=_object)
         certificate, signature = envelope["certificate"], envelope["signature"]
         if signature is None:
             raise SigningError(f"{path}: not signed: {'; '.join(map(str, certificate['refused']))}")
@@ -113,7 +115,19 @@ def verified(path: Path, key: Ed25519PublicKey | None) -> tuple[dict[str, Any], 
         own.verify(value, _bytes(certificate))
     except InvalidSignature as error:
         raise SigningError(f"{path}: the signature does not fit: it was changed after it was signed") from error
-    return certificate, fingerprint(own)
+    match certificate:
+        case {"format": format_, "sentence": str()} if format_ == FORMAT:
+            return certificate, fingerprint(own)
+    raise SigningError(f"{path}: signed, and no certificate of format {FORMAT}: verify it with the metaq that made it")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object. Raises ValueError for a name that is there twice: others may read the value that is not
+    signed."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice in one object")
+    return found
 
 
 def _bytes(certificate: dict[str, Any]) -> bytes:

@@ -8,10 +8,10 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
+from spark_jobs.certificate import FORMAT
 from spark_jobs.certificate.classes import BROKEN
 from spark_jobs.certificate.join import JoinedSides, JoinRequest, Progress, came_apart, joined_sides, name_of
 
-FORMAT: Final = 1
 EXAMPLES_MAX: Final = 20  # a class
 
 

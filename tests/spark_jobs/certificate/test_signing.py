@@ -107,6 +107,22 @@ def test_no_change_passes(tmp_path: Path, key: Path, change: Callable[[Any], Non
     assert CliRunner().invoke(certify, ["verify", str(file)]).exit_code == 1
 
 
+def test_a_name_that_is_there_twice_is_refused(tmp_path: Path, key: Path) -> None:
+    """Of the two, this program reads the last, which is signed; others read the first."""
+    text = json.dumps(signed(BODY, read_private_key(key)))
+    file = tmp_path / "certificate.json"
+    file.write_text(text.replace('"certificate": {', '"certificate": {"sentence": "All is well.", '))
+    with pytest.raises(SigningError, match="there twice"):
+        verified(file, None)
+
+
+@pytest.mark.parametrize("body", [[], {}, {"format": 1}, BODY | {"format": 2}, BODY | {"sentence": 1}, None])
+def test_what_is_signed_and_no_certificate_is_refused(tmp_path: Path, key: Path, body: Any) -> None:
+    file = written(tmp_path, signed(body, read_private_key(key)))
+    done = CliRunner().invoke(certify, ["verify", str(file), "--key", f"{key}.pub"])
+    assert (done.exit_code, "signed, and no certificate of format 1" in done.output) == (1, True)
+
+
 def test_what_is_no_key_or_no_certificate_is_one_line(tmp_path: Path, key: Path) -> None:
     file = tmp_path / "no.json"
     file.write_text("[" * 100_000)
