@@ -15,7 +15,7 @@ from spark_jobs.messages.cluster import Cluster
 from spark_jobs.messages.columns import message_schema, wanted_columns
 from spark_jobs.messages.journal import plan_tasks
 from spark_jobs.messages.options import InvalidOption, ReadOptions, read_options
-from spark_jobs.messages.planning import fetch_tasks, read_messages, starting_offsets
+from spark_jobs.messages.planning import check_offered, fetch_tasks, read_messages, starting_offsets
 from spark_jobs.messages.stream import MessageStream
 from spark_jobs.sink.options import write_options
 from spark_jobs.sink.writers import BatchWriter, StreamWriter
@@ -82,6 +82,7 @@ class MetaqReader(DataSourceReader):
         if by_time is not None:
             ends |= {name: found.at for name, found in by_time.ranges.items()}
         elif not isinstance(options.end, str):
+            check_offered("endingOffsets", options.end, options, cut)
             ends |= {name: end for name, end in options.end.items() if name in ends}
         bounded = {name: min(end, cut.ranges[name].end) for name, end in ends.items()}
         return [*fetch_tasks(cut, starts, bounded, options)]

@@ -89,6 +89,10 @@ class Cluster:
         ranges = self._ranges(places.values(), time_ms, may_lack=may_lack)
         return Cut({name: places[name] for name in ranges}, ranges)
 
+    def is_up(self, topic: str, broker_id: int) -> bool:
+        """Return True if the broker answers for its partitions. Raises MetaError, ZooKeeperError."""
+        return broker_id in self._offered(topic)[1]
+
     def _places(self, selection: Selection, *, may_lack: bool) -> Iterable[OfferedPartition]:
         for topic in self._topics(selection):
             partitions, urls = self._offered(topic)

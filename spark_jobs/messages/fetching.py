@@ -58,7 +58,7 @@ def read_task(
         for position, body in _bodies(connection, task, fail_on_data_loss):
             extents, frames = _frames(task, position, body)
             wanted = (frames.offset >= task.start) & (frames.offset < task.end)
-            if (mask := selection.mask(frames)) is not None:
+            if (mask := selection.mask(frames, has_times=has_times)) is not None:
                 wanted &= mask
             rows = frames if wanted.all() else frames.take(np.flatnonzero(wanted))
             if len(rows.at):

@@ -1,6 +1,6 @@
 """From what a cluster offers to Spark tasks; shared by batch queries and streams."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -10,7 +10,7 @@ from spark_jobs.messages.batches import PartitionId
 from spark_jobs.messages.cluster import Cluster, Cut
 from spark_jobs.messages.fetching import FetchTask
 from spark_jobs.messages.journal import JournalTask
-from spark_jobs.messages.options import LATEST, ReadOptions
+from spark_jobs.messages.options import LATEST, InvalidOption, ReadOptions
 
 
 def read_messages(task: InputPartition, options: ReadOptions, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
@@ -33,10 +33,19 @@ def starting_offsets(options: ReadOptions, cluster: Cluster, cut: Cut) -> dict[P
         return {name: found.end for name, found in cut.ranges.items()}
     starts = {name: found.start for name, found in cut.ranges.items()}
     if not isinstance(options.start, str):
+        check_offered("startingOffsets", options.start, options, cut)
         for name, offset in options.start.items():
             if name in starts:  # 0 is the beginning, whatever retention has left of it
                 starts[name] = starts[name] if offset == 0 else min(offset, cut.ranges[name].end)
     return starts
+
+
+def check_offered(option: str, named: Collection[PartitionId], options: ReadOptions, cut: Cut) -> None:
+    """Raise InvalidOption if *named* holds a partition that the query reads not, or no broker offers: its offset would
+    be ignored, and the others read from elsewhere than was meant. One that a filter leaves out may be named."""
+    for topic, partition in sorted(set(named) - cut.ranges.keys()):
+        if not options.selection.is_subscribed(topic) or options.selection.span(topic, partition) is not None:
+            raise InvalidOption(f'option "{option}" names {topic}/{partition}, which is not read: see `metaq topics`')
 
 
 def fetch_tasks(

@@ -124,10 +124,15 @@ class Selection:
         self.start_us = None if start_ms is None else start_ms * 1000
         self.end_us = None if end_ms is None else end_ms * 1000
 
+    def is_subscribed(self, topic: str) -> bool:
+        """True if *topic* is named, or fits the pattern; whatever filters leave of it."""
+        return re.fullmatch(self.pattern, topic) is not None if self.topics is None else topic in self.topics
+
     def wants_topic(self, topic: str) -> bool:
         """True if a message of *topic* may be wanted."""
-        is_named = re.fullmatch(self.pattern, topic) is not None if self.topics is None else topic in self.topics
-        return is_named and all(each.of_text(topic) for each in self.conditions if each.column == "topic")
+        return self.is_subscribed(topic) and all(
+            each.of_text(topic) for each in self.conditions if each.column == "topic"
+        )
 
     def span(self, topic: str, partition: str) -> OffsetSpan | None:
         """Return the offsets wanted of a partition, None if there are none."""
@@ -141,11 +146,14 @@ class Selection:
                 span = each.narrow(span)
         return span if span.start < span.end else None
 
-    def mask(self, frames: Frames) -> NDArray[np.bool_] | None:
-        """Return which frames meet the conditions on single messages; None: all."""
+    def mask(self, frames: Frames, *, has_times: bool = True) -> NDArray[np.bool_] | None:
+        """Return which frames meet the conditions on single messages; None: all. *has_times*: ids hold times; without
+        them the timestamp is null, which meets none."""
         masks = [each.of_numbers(frames.offset) for each in self.conditions if each.column == "offset"]
         times = [each for each in self.conditions if each.column == "timestamp"]
         if times or (self.start_us, self.end_us) != (None, None):
+            if not has_times:
+                return np.zeros(len(frames.at), np.bool_)
             stored_us = timestamps_us(frames.headers["id"])
             masks += [each.of_numbers(stored_us) for each in times]
             masks += [] if self.start_us is None else [stored_us >= self.start_us]

@@ -4,6 +4,7 @@ Spark keeps the offsets, `{"orders": {"0-0": 1024}}`, in the query's checkpoint:
 offset is in a batch up to there. The driver asks brokers for their ends; a task reads one range of one partition.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -11,14 +12,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
+from meta_client.errors import BrokerAway
 from spark_jobs.messages.batches import PartitionId
 from spark_jobs.messages.cluster import Cluster, Cut
 from spark_jobs.messages.options import ReadOptions
 from spark_jobs.messages.planning import fetch_tasks, read_messages, starting_offsets
 from spark_jobs.messages.segments import DataLost
+from zk.tree.nodes import Partition
 
 Offsets = dict[str, dict[str, int]]  # by topic and `broker-number`, as the checkpoint has them
 _NOTHING: Final = Cut({}, {})
+
+_log = logging.getLogger(__name__)
 
 
 class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -75,13 +80,15 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return as_json({name: found.end for name, found in self._cut.ranges.items()}) or None
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        """Return the tasks of a batch. Raises DataLost for a partition that is gone, MetaError, ZooKeeperError."""
+        """Return the tasks of a batch. Raises DataLost for a partition that its broker has not any more, BrokerAway,
+        MetaError, ZooKeeperError."""
         begins, ends = from_json(start), from_json(end)
         wanted = {name: after for name, after in ends.items() if after > begins.get(name, 0)}
         if not wanted.keys() <= self._cut.places.keys():
-            self._cut = self._connected().cut(self._options.selection)
-        if absent := sorted(wanted.keys() - self._cut.places.keys()):
-            raise DataLost(f"no broker has {absent[0][0]}/{absent[0][1]} any more, which the checkpoint names")
+            self._cut = self._connected().cut(self._options.selection, may_lack=True)
+        for absent in sorted(wanted.keys() - self._cut.places.keys()):
+            self._report_gone(absent)
+            del wanted[absent]
         return [*fetch_tasks(self._cut, {name: begins.get(name, 0) for name in wanted}, wanted, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -93,6 +100,19 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
+
+    def _report_gone(self, name: PartitionId) -> None:
+        """Raise DataLost, or log it, for a partition that is not offered; BrokerAway if its broker is not up: nothing
+        is lost then."""
+        topic, partition = name
+        if (place := Partition.maybe_parse(partition)) is None:
+            raise DataLost(f"the checkpoint names {topic}/{partition[:40]!r}, which is no partition: it is damaged")
+        if not self._connected().is_up(topic, place.broker_id):
+            raise BrokerAway(f"read {topic}/{partition}: its broker is not up: start it, or wait")
+        text = f"broker {place.broker_id} has {topic}/{partition} not any more, which the checkpoint names"
+        if self._options.fails_on_data_loss:
+            raise DataLost(f"{text}: read with failOnDataLoss=false to go on without its messages")
+        _log.warning("messages left out %s", text)
 
     def _connected(self) -> Cluster:
         assert self._options.cluster is not None

@@ -3,17 +3,23 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import GreaterThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from meta_client.errors import BrokerAway
+from meta_client.protocol.messages import encode_frame
 from spark_jobs.messages import fetching
 from spark_jobs.messages.fetching import FetchTask
+from spark_jobs.messages.frames import Extents, find_frames
 from spark_jobs.messages.options import read_options
 from spark_jobs.messages.segments import DataLost
 from spark_jobs.messages.selection import Selection
@@ -114,8 +120,6 @@ def test_messages_that_are_gone(cluster: SmallCluster, topic: str) -> None:
     try:
         with pytest.raises(DataLost, match="its newest messages are lost"):
             source.latestOffset(beyond, ReadAllAvailable())
-        with pytest.raises(DataLost, match="no broker has spark-none/9-9 any more"):
-            source.partitions({}, {"spark-none": {"9-9": 10}})
     finally:
         source.stop()
     patient = stream(cluster, topic, failOnDataLoss="false")
@@ -147,6 +151,51 @@ def test_a_broker_that_is_away_holds_up_its_own_partitions_alone(cluster: SmallC
             time.sleep(0.05)
     finally:
         source.stop()
+
+
+def test_a_deleted_topic_is_data_loss_and_a_broker_that_is_away_is_none(cluster: SmallCluster) -> None:
+    """The batch was planned before: Spark reads it again after a restart."""
+    batch = {"spark-gone": {"0-0": 10}}
+    named = {"zookeeper": cluster.zookeeper, "subscribe": "spark-gone"}
+    strict, lenient = (
+        MessageStream(read_options(named | {"failOnDataLoss": fails}, is_stream=True), ("offset",))
+        for fails in ("true", "false")
+    )
+    try:
+        with pytest.raises(DataLost, match="broker 0 has spark-gone/0-0 not any more, which the checkpoint names"):
+            strict.partitions({}, batch)
+        assert lenient.partitions({}, batch) == []
+        with pytest.raises(BrokerAway, match="read spark-gone/9-0: its broker is not up"):
+            lenient.partitions({}, {"spark-gone": {"0-0": 10, "9-0": 10}})
+    finally:
+        strict.stop()
+        lenient.stop()
+
+
+@pytest.mark.parametrize(
+    ("option", "offsets"), [("startingOffsets", {"9-9": 5}), ("endingOffsets", {"9-9": 5}), ("startingOffsets", None)]
+)
+def test_offsets_of_what_is_not_read_are_refused(
+    spark: SparkSession, cluster: SmallCluster, topic: str, option: str, offsets: dict[str, int] | None
+) -> None:
+    send(cluster, topic, 8)
+    given = {topic: offsets} if offsets else {"spark-othr": {"0-0": 5}}
+    reader = spark.read.format("metaq").options(zookeeper=cluster.zookeeper, subscribe=topic)
+    with pytest.raises(PySparkException, match=f'option "{option}" names spark-'):
+        reader.option(option, json.dumps(given)).load().collect()
+
+
+def test_a_filter_on_time_leaves_out_what_has_none() -> None:
+    """A genuine broker's ids hold no times, so that the timestamp is null: no comparison holds of it."""
+    body = encode_frame(1 << 62, 0, b"x")
+    one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
+    frames = find_frames(body, Extents(zero, zero, zero - 1, zero, one, zero + len(body)))
+    selection = Selection()
+    assert selection.take(GreaterThan(("timestamp",), datetime(2020, 1, 1, tzinfo=UTC)))
+    for has_times in (True, False):
+        mask = selection.mask(frames, has_times=has_times)
+        assert mask is not None
+        assert mask.tolist() == [has_times]
 
 
 def test_a_limit_is_shared_and_never_stops_a_partition() -> None:
