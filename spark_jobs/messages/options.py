@@ -196,8 +196,8 @@ def _transport(given: Given) -> ReadFrom:
         if given.get("zookeeper") or given.get("brokers"):
             return ReadFrom.BROKERS
         raise InvalidOption(
-            'format metaq needs option "path" (a journal), "zookeeper" or "brokers"; Spark hands none on to a table: '
-            "use CREATE TEMPORARY VIEW ... USING metaq OPTIONS (...)"
+            'format metaq needs option "path" (a journal), "zookeeper" or "brokers"; Spark hands on none that a table '
+            "was created with: query it FROM table WITH (...), or CREATE TEMPORARY VIEW ... USING metaq OPTIONS (...)"
         )
     if text.lower() not in (each.value for each in ReadFrom):
         raise InvalidOption(f'option "from" is {text[:80]!r}: use journal or brokers')

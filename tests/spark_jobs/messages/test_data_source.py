@@ -120,3 +120,21 @@ def test_a_column_that_messages_do_not_have(spark: SparkSession, tmp_path: Path)
         read(spark, "value STRING", path=str(tmp_path)).collect()
     with pytest.raises(PySparkException, match="column offset is bigint, not string"):
         read(spark, "offset STRING", path=str(tmp_path)).collect()
+
+
+def test_a_table_takes_its_options_from_the_query(spark: SparkSession, cluster: SmallCluster, filled: str) -> None:
+    """Spark hands on none that the table was created with: without them the error says how to give them."""
+    spark.sql(f"CREATE TABLE messages USING metaq OPTIONS (zookeeper '{cluster.zookeeper}', subscribe '{filled}')")
+    try:
+        with pytest.raises(PySparkException, match=r"query it FROM table WITH \(...\)"):
+            spark.sql("SELECT * FROM messages").collect()
+        given = f"WITH (zookeeper = '{cluster.zookeeper}', subscribe = '{filled}')"
+        found = spark.sql(f"SELECT * FROM messages {given} WHERE partition < '1-0'")
+        assert in_order(found) == in_order(
+            read(spark, zookeeper=cluster.zookeeper, subscribe=filled).where("partition < '1-0'")
+        )
+        row = f"SELECT '{filled}' AS topic, binary('by SQL') AS payload"
+        spark.sql(f"INSERT INTO messages WITH (zookeeper = '{cluster.zookeeper}') BY NAME {row}")
+        assert spark.sql(f"SELECT * FROM messages {given} WHERE string(payload) = 'by SQL'").count() == 1
+    finally:
+        spark.sql("DROP TABLE messages")
