@@ -120,6 +120,10 @@ class JoinedSides:
         """Return transactions, branches, messages and rows of each class, of what is in scope."""
         return self._by_class(self.in_scope)
 
+    def counts_before(self) -> dict[str, dict[str, int]]:
+        """Return the same of what is older than the time asked for, by the clocks of the brokers that wrote it."""
+        return self._by_class(self._before)
+
     def accounts(self) -> list[dict[str, Any]]:
         """Return what was counted by classes, and the same counted at its source."""
         return list(self._accounts())
@@ -197,7 +201,7 @@ class JoinedSides:
         }
 
     def _accounts(self) -> Iterator[dict[str, Any]]:
-        classes, before = self._by_class(self.in_scope), self._by_class(self._before)
+        classes, before = self.counts(), self.counts_before()
 
         def total(count: str) -> int:
             return sum(one[count] for by_class in (classes, before) for one in by_class.values())

@@ -106,6 +106,13 @@ class Statement:
         if classes["unknown"]["transactions"]:
             unknown = classes["unknown"]["transactions"]
             yield f"{unknown:,} transactions: one side committed, and nothing is left of the other"
+        before = self._sides.counts_before()
+        if older := sum(one["transactions"] for one in before.values()):
+            apart = (
+                ", ".join(f"{count:,} {name}" for name, count in came_apart(before).items())
+                or "none of them came apart"
+            )
+            yield f"{older:,} transactions are older by their brokers' clocks, and left out: {apart}"
         yield "that these are all brokers of the cluster: the ones named were read"
         yield "what a row says, apart from its marker"
 

@@ -144,6 +144,17 @@ def test_an_honest_run_and_every_lie(world: World, spark: SparkSession, tmp_path
     assert named == {"orphan": [sold[0]], "duplicate": [sold[1]], "missing": [invented], "mixed": [sold[6]]}
     assert body["sentence"].startswith("Of 10 transactions 4 CAME APART: 1 mixed, 1 orphan, 1 missing, 1 duplicate; ")
 
+    # What is left out as too old, by the clocks of brokers, is told.
+    request = JoinRequest((copied, directories[1]), world.deciding.url, (SOLD,), 4_000_000_000_000)
+    body = make_certificate(spark, request)
+    assert (counts(body), body["apart"]) == ({"missing": 1}, {"missing": 1}), (
+        "of a row without a branch nobody knows when"
+    )
+    assert (
+        "9 transactions are older by their brokers' clocks, and left out: 1 mixed, 1 orphan, 1 duplicate"
+        in body["not_proven"]
+    )
+
     # Not forged, only cut: in doubt.
     body = certified(spark, world, in_doubt, directories[1], markers=(SOLD,))
     assert counts(body) == {"committed": 5, "rolled back": 1, "in doubt": 1, "orphan": 1, "duplicate": 1, "missing": 1}
