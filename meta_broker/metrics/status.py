@@ -52,7 +52,7 @@ class BrokerStatus:
         return Health(why)
 
     def ready(self) -> Health:
-        """Return whether the broker serves its clients: recovered, registered, and writable in mode sync."""
+        """Return whether the broker serves its clients: recovered, registered, and as a master writable."""
         return Health(self.why_not_ready(), {"role": self.config.role, "broker_id": self.config.broker_id})
 
     def why_not_ready(self) -> tuple[str, ...]:
@@ -71,6 +71,8 @@ class BrokerStatus:
             reasons.append(away if is_registered is None else "it is not registered in ZooKeeper")
         if (master := context.master) is not None and (why := master.why_refusing()):
             reasons.append(f"it refuses writes: {why}")
+        if master is not None and store.space.is_full:
+            reasons.append("it refuses messages: its disk is full, or has less free than disk_free_bytes_min")
         if context.slave is not None and not context.slave.is_readable:
             reasons.append("its copy is incomplete, or its master has not spoken yet")
         return tuple(reasons)

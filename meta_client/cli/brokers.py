@@ -35,11 +35,11 @@ NOT_SERVED: Final = 1  # exit status: a known master does not take writes, or no
 def brokers(zk: str, as_json: bool) -> None:
     """List brokers: each master that is known, then its slaves, as the master sees them.
 
-    A master's state says what becomes of a write: async, sync, degraded (no slave is waited for) or refusing; or that
-    it is away (ZooKeeper knows it, and it is not up) or silent. in_sync_set names the slaves that a write waits for.
-    A slave follows, or the state says why it does not.
+    A master's state says what becomes of a write: async, sync, degraded (no slave is waited for), refusing, or full
+    (its disk is); or that it is away (ZooKeeper knows it, and it is not up) or silent. in_sync_set names the slaves
+    that a write waits for. A slave follows, or the state says why it does not.
 
-    Exit status 1: a master is away, silent or refusing, or a node in ZooKeeper can't be read.
+    Exit status 1: a master is away, silent, refusing or full, or a node in ZooKeeper can't be read.
     """
     with connected(zk) as client:
         if client.is_direct:

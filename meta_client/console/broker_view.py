@@ -134,7 +134,7 @@ def _row_alerts(name: str, row: Mapping[str, Any]) -> Iterator[Alert]:
     if row["role"] == "master":
         if state == "degraded":
             yield Alert("warn", f"{name}: degraded: no slave is waited for, an answer is durable on it alone", "/")
-        elif state in NO_WRITES - {"away", "silent"}:
+        elif state in NO_WRITES - {"away", "silent", "full"}:  # of a full disk its process tells
             yield Alert("bad", f"{name} refuses writes: its in-sync set is too small", "/replication")
         return
     who = f"{name}, {row['role']}"

@@ -10,7 +10,7 @@ from zk.errors import MalformedNode, RefusedNode
 from zk.tree.broker_url import BrokerUrl
 
 COLUMNS: Final = ("broker", "role", "url", "state", "in_sync", "lag_bytes", "lag_s", "epoch", "in_sync_set")
-NO_WRITES: Final = frozenset({"away", "silent", "refusing"})  # states of a master that takes none
+NO_WRITES: Final = frozenset({"away", "silent", "refusing", "full"})  # states of a master that takes none
 
 
 class ReplicationReport(NamedTuple):

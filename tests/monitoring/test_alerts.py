@@ -116,7 +116,10 @@ def test_a_full_disk(small_broker: BrokerProcess, tmp_path: Path) -> None:
             pass  # into the rest of the segment
         wait_for(lambda: scrape(small_broker).get("metaq_disk_full"), lambda full: full == 1)
         story.check("MetaqDiskFull", "MetaqLogErrors", after_s=MINUTE, not_fires=["MetaqDiskNearlyFull"])
-        story.check("MetaqDiskNearlyFull", after_s=6 * MINUTE)
+        story.check("MetaqDiskNearlyFull", "MetaqNotReady", after_s=6 * MINUTE)
+        seen = run_metaq("brokers", "--broker", small_broker.url)
+        assert seen.returncode == 1
+        assert " full " in seen.stdout
 
 
 def test_a_slow_disk_and_a_slow_loop(tmp_path: Path) -> None:

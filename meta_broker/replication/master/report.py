@@ -28,7 +28,9 @@ def report_lines(master: Master, now: float) -> Iterable[str]:
 
 
 def state_of(master: Master) -> str:
-    """Return the state of writes: `async`, `sync`, `degraded` (no slave is waited for) or `refusing`."""
+    """Return the state of writes: `async`, `sync`, `degraded` (no slave is waited for), `refusing`, or `full`."""
+    if master.store.space.is_full and not master.in_sync.is_refusing:
+        return "full"
     if master.section.mode == "async":
         return "async"
     if master.in_sync.is_refusing:
