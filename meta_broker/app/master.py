@@ -17,7 +17,7 @@ from meta_broker.cluster.registration_plan import some
 from meta_broker.cluster.registration_task import RegistrationTask
 from meta_broker.cluster.topic_announcer import TopicAnnouncer
 from meta_broker.config.broker_config import BrokerConfig
-from meta_broker.errors import ConfigError
+from meta_broker.errors import BrokerError, ConfigError
 from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.context import Context, ReadReplica
 from meta_broker.handlers.dispatch import Dispatcher
@@ -42,6 +42,10 @@ from zk.tree.paths import JournalKey, Paths
 log = logging.getLogger(__name__)
 
 
+class IdHeld(BrokerError):
+    """Another process is registered under this broker's id. Nothing was written: wait for its end, and open again."""
+
+
 class MasterRole(Role):
     """Serves a journal of its own, and replicates it. If an in-sync slave has what it lost, it restores that."""
 
@@ -58,6 +62,7 @@ class MasterRole(Role):
         self._relocation: RelocationJob
         self._position: PositionReport
         self._is_behind = False  # ZooKeeper knows a later end of the journal
+        self._is_held = False  # another process is registered, and perhaps dead
         self._store: MessageStore
 
     async def open(self, start: Start) -> Dispatcher | None:
@@ -70,7 +75,8 @@ class MasterRole(Role):
                 node = await asyncio.to_thread(membership.replication)
                 position = await asyncio.to_thread(membership.journal_position)
                 with contextlib.suppress(MalformedNode):  # it is read again, and judged, before it is replaced
-                    registered = str(await asyncio.to_thread(membership.master_url) or "")
+                    registered = str(await asyncio.to_thread(membership.master_node.url) or "")
+                self._is_held = await asyncio.to_thread(membership.master_node.has_holder)
             except ZooKeeperUnavailable:
                 return None  # stopped while ZooKeeper was away
         if (reason := why_async_is_unsafe(config, node)) is not None:
@@ -80,11 +86,21 @@ class MasterRole(Role):
         open_store = functools.partial(
             MessageStore.open,
             *(config, PRODUCT_VERSION, server.wake, ids.now_ms, server.loop_hooks()),
-            *(functools.partial(self._epoch, node=node, position=position, master=registered), clock),
+            *(lambda recovered: self._epoch(recovered, node, position, registered), clock),
             # In parallel with recovery: ZooKeeper is slow with thousands of topics.
             locked=membership.end_former_session if membership is not None else lambda: None,
         )
-        store = await open_or_free_space(open_store, config, clock, start.worker)
+        try:
+            store = await open_or_free_space(open_store, config, clock, start.worker)
+        except IdHeld:
+            assert membership is not None
+            try:
+                await asyncio.to_thread(membership.master_node.await_free)
+                position = await asyncio.to_thread(membership.journal_position)  # as the other one left it
+            except ZooKeeperUnavailable:
+                return None  # stopped meanwhile
+            self._is_held = False
+            store = await open_or_free_space(open_store, config, clock, start.worker)
         self._store = store
         if self._is_behind and store.watermark is not None:
             store.watermark.is_whole = False  # a slave in sync has what is missing
@@ -122,7 +138,7 @@ class MasterRole(Role):
     def _epoch(
         self, recovered: Recovered, node: ReplicationNode | None, position: JournalPosition | None, master: str
     ) -> int:
-        """Return the epoch to write with. Raises Superseded, StaleCopy."""
+        """Return the epoch to write with. Raises Superseded, StaleCopy, IdHeld."""
         config = self.config
         epoch = epoch_for(recovered, node, config.broker_id)
         self._is_behind = is_behind(recovered, position)
@@ -130,6 +146,9 @@ class MasterRole(Role):
             assert position is not None
             path = Paths(config.zookeeper_section.root).of(JournalKey(config.broker_id))
             raise stale_copy(config.data, config.broker_id, recovered, position, path, master)
+        if self._is_held and recovered.state.epoch:
+            # A record of this start would make a copy look newer than its original. An empty directory is no copy.
+            raise IdHeld
         return epoch
 
     def begin(self, start: Start, on_ready: Callable[[str], None]) -> RegistrationTask | None:

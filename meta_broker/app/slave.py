@@ -163,7 +163,7 @@ async def _find_master(config: BrokerConfig, membership: Membership | None, fact
         return BrokerUrl(host.strip("[]"), int(port))
     assert membership is not None
     try:
-        return await asyncio.to_thread(membership.master_url)
+        return await asyncio.to_thread(membership.master_node.url)
     except ZooKeeperError as error:
         log.warning("master not looked up, following the last one master=%s error=%s", facts.master, error)
         return BrokerUrl.parse(facts.master) if facts.master else None

@@ -23,6 +23,12 @@ class FormerSession:
         self._security = security
         self._ending: threading.Thread | None = None
 
+    @property
+    def session_id(self) -> int | None:
+        """Id of the session that the directory names; None: none that is certainly its own."""
+        former = self._file.read()
+        return None if former is None else former.session_id
+
     def begin_ending(self) -> None:
         """Begin to end it. Returns at once; idempotent."""
         if self._ending is None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeVar, assert_never
 
 from meta_broker.cluster.former_session import FormerSession
+from meta_broker.cluster.master_node import MasterNode
 from meta_broker.cluster.node_writes import advance_position, update_replication
 from meta_broker.cluster.registration_plan import (
     RETRY_S,
@@ -33,8 +34,7 @@ from zk.brokers.replication import ReplicationNode, read_replication
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
-from zk.tree.nodes import BrokerName, decode_broker_url
-from zk.tree.paths import MasterKey
+from zk.tree.nodes import BrokerName
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,7 @@ class Membership:
         self._giving_up = threading.Lock()  # guards _awaited, and its callback
         self._awaited: tuple[int, Callable[[], None]] | None = None  # by `come_back`: session epoch, callback
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
+        self.master_node = MasterNode(self._session, self._name, self._former, self._insist, self._cancelled)
 
     def connect(self) -> None:
         """Connect to ZooKeeper, before anything else starts. Raises ZooKeeperUnavailable in bounded time."""
@@ -93,14 +94,6 @@ class Membership:
         """Read how far this broker's journal was. Blocks, and raises, as `replication` does."""
         broker_id = self._config.broker_id
         return self._insist("reading the journal node", lambda: read_position(self._session, broker_id).node)
-
-    def master_url(self) -> BrokerUrl | None:
-        """Return the registered address of this broker id's master. Blocks. Raises MalformedNode,
-        ZooKeeperUnavailable.
-        """
-        path = self._session.paths.of(MasterKey(self._config.broker_id))
-        node = self._session.read(path)
-        return None if node is None else decode_broker_url(path, node.data)
 
     def end_former_session(self) -> None:
         """Begin to end the session that a killed broker left in this directory, which must be locked. Returns at

@@ -240,6 +240,7 @@ def test_an_older_copy_or_an_empty_directory_does_not_start(
             assert error.startswith(f"error: {directory} holds {holds}")
             assert "`metaq restore`" in error
             assert error.endswith("delete /meta/metaq/journals/0 in ZooKeeper")
+        broker.port = 0  # another process may have taken it meanwhile
         broker.start()  # the newest one
         assert stored(broker.port)[-1] == (end, b"three")
         broker.kill()
@@ -248,6 +249,29 @@ def test_an_older_copy_or_an_empty_directory_does_not_start(
     assert session.delete("/meta/metaq/journals/0", read_position(session, 0).version or 0)
     with running_broker(older, zookeeper.connect) as given_up:
         assert [payload for _, payload in stored(given_up.port)] == [b"one"]
+
+
+def test_a_copy_that_was_started_beside_its_original_never_takes_its_place(
+    tmp_path: Path, zookeeper: Chroot, session: ZooKeeperSession
+) -> None:
+    """It is as new as its original then: opening it would make it look newer for good."""
+    copy = tmp_path / "copy"
+    with running_broker(tmp_path / "broker", zookeeper.connect) as broker:
+        with WireClient(broker.port) as client:
+            client.put("orders", 0, b"one")
+        shutil.copytree(broker.data, copy)
+        assert f"broker id 0 is registered by '{broker.url}'" in refused(copy, zookeeper.connect)
+        with read_state(copy) as (state, _):
+            copied = state.lsn
+        with WireClient(broker.port) as client:
+            client.put("orders", 0, b"two")
+        wait_until(lambda: (node := read_position(session, 0).node) is not None and node.end > copied)
+        broker.kill()
+        wait_gone(session)
+        assert "is an older copy" in refused(copy, zookeeper.connect)
+        broker.port = 0  # another process may have taken it meanwhile
+        broker.start()
+        assert [payload for _, payload in stored(broker.port)] == [b"one", b"two"]
 
 
 def test_a_back_up_and_what_an_interruption_leaves_are_no_brokers_directory(tmp_path: Path) -> None:
