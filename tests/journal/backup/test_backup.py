@@ -261,6 +261,23 @@ def test_a_manifest_names_files_of_a_journal_only(name: str) -> None:
         decode_manifest(b"%08x\n%b" % (crc32(text.removesuffix(b"\n")), text))
 
 
+def test_a_manifest_of_another_format_is_refused() -> None:
+    backup = FaultyStorage(Random(0))
+    text = encode_manifest(taken(source_of(), backup)).partition(b"\n")[2].strip().replace(b'"format":1', b'"format":2')
+    with pytest.raises(InvalidContent, match="format 2, this metaq reads 1"):
+        decode_manifest(b"%08x\n%b\n" % (crc32(text), text))
+
+
+def test_a_segment_of_another_size_is_no_part_of_a_back_up() -> None:
+    backup = FaultyStorage(Random(0))
+    manifest = taken(source_of(), backup)
+    file = backup.files[next(one.name for one in manifest.files if segment_base(one.name) is not None)]
+    file.cached += bytes(8)
+    file.durable[:], file.size = file.cached, len(file.cached)
+    with pytest.raises(InvalidContent, match="damaged"):
+        copy_back(backup, manifest, FaultyStorage(Random(1)))
+
+
 def test_findings_of_the_ledger_are_in_it() -> None:
     source = source_of()
     store = open_store(source)

@@ -24,7 +24,7 @@ from journal.repair.segment_repair import KEPT_PREFIX, find_broken_segments, rep
 from journal.state.checkpoint import Checkpoint
 from journal.state.inspection import read_checkpoints
 from journal.wal.scan import EndVerdict, Scanner, record_at
-from journal.wal.segments import JournalIdentity, SegmentHeader, Segments, segment_name
+from journal.wal.segments import SEGMENT_HEADER_BYTES, JournalIdentity, SegmentHeader, Segments, segment_name
 from tests.fixtures.faulty_storage import SECTOR_BYTES, FaultyStorage, PowerCut
 from tests.fixtures.histories import ROUNDS, content, entries_of, entry_of, write_history
 from tests.fixtures.journals import ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
@@ -226,6 +226,58 @@ def test_another_journal_is_no_copy(whole: FaultyStorage, headers: list[RecordHe
     with pytest.raises(NotRepairable, match="it is no copy of this journal"):
         repaired(storage, other)
     assert (dict(storage.blobs), {name: bytes(file.cached) for name, file in storage.files.items()}) == before
+
+
+def test_a_journal_of_another_broker_is_no_copy(whole: FaultyStorage, headers: list[RecordHeader]) -> None:
+    other = copy_of(whole)
+    for base in range(0, len(other.files) * SEGMENT_BYTES, SEGMENT_BYTES):
+        file = other.files[segment_name(base)]
+        file.cached[:SEGMENT_HEADER_BYTES] = SegmentHeader(JournalIdentity("other", 9), Lsn(base), SEGMENT_BYTES).pack()
+        file.durable[:] = file.cached
+    mine, theirs = (
+        Segments.open(storage, None, SEGMENT_BYTES, writable=False)
+        for storage in (damaged(whole, headers[10].lsn), other)
+    )
+    with pytest.raises(NotRepairable, match="name its own copy"):
+        plan_repair(mine, {}, RepairSource(theirs))
+
+
+def test_a_copy_with_other_segments_is_none(whole: FaultyStorage, headers: list[RecordHeader]) -> None:
+    other = copy_of(whole)
+    for name in list(other.files):
+        if name != segment_name(0):
+            del other.files[name]
+    file = other.files[segment_name(0)]
+    file.cached += bytes(SEGMENT_BYTES)
+    file.size = 2 * SEGMENT_BYTES
+    identity = Segments.open(copy_of(whole), None, SEGMENT_BYTES, writable=False).identity
+    file.cached[:SEGMENT_HEADER_BYTES] = SegmentHeader(identity, Lsn(0), 2 * SEGMENT_BYTES).pack()
+    file.durable[:] = file.cached
+    with pytest.raises(NotRepairable, match="its segments begin at other LSNs"):
+        repaired(damaged(whole, headers[10].lsn), other)
+
+
+def test_a_copy_whose_record_behind_the_gap_differs_is_none(whole: FaultyStorage, headers: list[RecordHeader]) -> None:
+    """It diverged within what is lost here: its records are those of another history."""
+    lost, behind = headers[10], headers[11]
+    other = damaged(whole, behind.lsn + HEADER_BYTES - 1)
+    with pytest.raises(NotRepairable, match="it is no copy of this journal"):
+        repaired(damaged(whole, lost.lsn), other)
+
+
+def test_a_segment_under_another_name_or_of_another_size_is_told(whole: FaultyStorage) -> None:
+    renamed = copy_of(whole)
+    renamed.files[segment_name(9 * SEGMENT_BYTES)] = renamed.files.pop(segment_name(2 * SEGMENT_BYTES))
+    with pytest.raises(
+        NotRepairable, match=f"is the segment {segment_name(2 * SEGMENT_BYTES)}: give it that name again"
+    ):
+        repaired(renamed)
+    shortened = copy_of(whole)
+    file = shortened.files[segment_name(2 * SEGMENT_BYTES)]
+    del file.cached[SEGMENT_BYTES // 2 :]
+    file.durable[:], file.size = file.cached, SEGMENT_BYTES // 2
+    with pytest.raises(NotRepairable, match=f"truncate -s {SEGMENT_BYTES}"):
+        repaired(shortened)
 
 
 def test_the_end_of_the_journal_reads_as_zeros(whole: FaultyStorage) -> None:

@@ -12,7 +12,10 @@ import msgspec
 import pytest
 
 from journal.errors import CorruptJournal, InvalidContent
+from journal.records.heuristics import HeuristicDecision, HeuristicEnd
+from journal.records.ledger import Disagreement, Finding
 from journal.records.record import RollbackReason
+from journal.records.topic_changes import TopicChange, TopicState
 from journal.state.checkpoint import (
     CHECKPOINTS_KEPT,
     BranchEntry,
@@ -86,6 +89,35 @@ def changed(**members: Any) -> bytes:
 
 PARTITION = msgspec.to_builtins(FULL.partitions[0])
 BRANCH = msgspec.to_builtins(FULL.branches[0])
+TOPIC = msgspec.to_builtins(TopicChange(topic="orders", state=TopicState.DELETED))
+HEURISTIC = msgspec.to_builtins(
+    HeuristicEnd(
+        key=str(xa("order-2")),
+        decision=HeuristicDecision.COMMIT,
+        who="ada",
+        why="it was late",
+        time_ms=7,
+        prepared_ms=6,
+        messages=1,
+        bytes=10,
+    )
+)
+FINDING = msgspec.to_builtins(
+    Finding(
+        key=str(xa("order-3")),
+        disagreement=Disagreement.MIXED,
+        who="ada",
+        why="both were asked",
+        evidence="-",
+        time_ms=8,
+    )
+)
+
+
+def test_the_entries_that_are_changed_below_are_valid() -> None:
+    raw = changed(topics=[TOPIC], heuristics=[HEURISTIC], ledger=[FINDING], branches=[BRANCH | {"decision": 1}])
+    state = state_of(decode_checkpoint(raw))
+    assert (len(state.topics), len(state.heuristics), len(state.ledger)) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +140,13 @@ BRANCH = msgspec.to_builtins(FULL.branches[0])
         changed(branches=[BRANCH | {"state": "FINISHED"}]),
         changed(branches=[BRANCH | {"key": "TX:no number"}]),
         changed(branches=[BRANCH | {"runs": [["orders", 0, 400, -1, 1, 5]]}]),
+        changed(branches=[BRANCH | {"decision": 3}]),
+        changed(branches=[BRANCH | {"decision": 1, "state": "IN_USE"}]),
+        changed(topics=[TOPIC, TOPIC]),
+        changed(heuristics=[HEURISTIC | {"key": "TX:7:1"}]),
+        changed(heuristics=[HEURISTIC, HEURISTIC]),
+        changed(ledger=[FINDING | {"key": "TX:7:1"}]),
+        changed(ledger=[FINDING, FINDING]),
     ],
 )
 def test_a_checkpoint_that_cannot_be_is_refused_with_a_reason(raw: bytes) -> None:
