@@ -25,7 +25,6 @@ MUTUAL: Final[Mapping[tuple[str, str], str]] = {
         "meta_client/consumer",
         "meta_client/consumer/dead_letters",
     ): "received messages and the error policy belong below both",
-    ("meta_client/consumer", "meta_client/consumer/offset_stores"): "the protocol of stores belongs below both",
 }
 
 

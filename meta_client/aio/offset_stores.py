@@ -14,7 +14,7 @@ from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.offset_stores.errors import NoDatabase
 from meta_client.consumer.offset_stores.in_transaction import TransactionOffsetStore as Rules
 from meta_client.consumer.offset_stores.places import TABLE
-from meta_client.consumer.offsets import OffsetEntry
+from meta_client.consumer.offsets import MovedByListeners, OffsetEntry
 from zk.tree.nodes import Partition
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meta_client.consumer.offset_stores.rows import OffsetRows
 
 
-class TransactionOffsetStore:
+class TransactionOffsetStore(MovedByListeners):
     """A group's offsets, moved by `take` in the transaction in which the listener stores its results.
 
     *connect* opens a separate connection to load offsets: an async function that returns an AsyncConnection of psycopg

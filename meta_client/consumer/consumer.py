@@ -17,7 +17,6 @@ from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.filtering import Accept
 from meta_client.consumer.group_member import GroupMember
 from meta_client.consumer.listening import BatchListener, MessageListener
-from meta_client.consumer.offset_stores.in_transaction import TransactionOffsetStore
 from meta_client.consumer.offsets import NoOffsetStore, OffsetStore, OffsetTracker, ZooKeeperOffsetStore
 from meta_client.consumer.owned_partitions import OwnedPartitions
 from meta_client.consumer.position import Position, Seek, check_position, parse_partitions
@@ -90,8 +89,7 @@ class Consumer:
         tracker.on_commit = self._buffer.report
         self._dead_letters = DeadLetterQueue(config, group, self._fetcher.assignments, self._workers)
         self._subscriptions = Subscriptions(
-            *(self.consumer_id, config, self._workers, self._dead_letters, self._buffer, tracker),
-            is_moved_by_listeners=isinstance(offsets, TransactionOffsetStore),
+            self.consumer_id, config, self._workers, self._dead_letters, self._buffer, tracker, offsets
         )
         default = ZooKeeperOffsetStore(session, group) if self.has_group else NoOffsetStore()
         self._store = default if offsets is None else offsets

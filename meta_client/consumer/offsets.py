@@ -55,6 +55,10 @@ class ManyOffsets(Protocol):
         """Return the offsets of *keys*, without those that are not stored. Raises as load."""
 
 
+class MovedByListeners:
+    """Base of an OffsetStore whose offsets the listeners move themselves, in their own transactions."""
+
+
 class ZooKeeperOffsetStore:
     """The default store: offset nodes, as genuine clients keep them (spec 6.3).
 

@@ -7,7 +7,7 @@ from meta_client.consumer.error_policy import ErrorPolicy, OnReject, reject_hand
 from meta_client.consumer.filtering import Accept, DuplicateCache, MessageFilter
 from meta_client.consumer.listener_exit import check_plain, isolated
 from meta_client.consumer.listening import BatchListener, MessageListener
-from meta_client.consumer.offsets import OffsetTracker
+from meta_client.consumer.offsets import MovedByListeners, OffsetStore, OffsetTracker
 from meta_client.consumer.pulling import PullBuffer
 from meta_client.consumer.subscription import Acknowledge, Subscription, subscription
 from meta_client.consumer.workers import Workers
@@ -26,17 +26,15 @@ class Subscriptions(dict[str, Subscription]):
         dead_letters: DeadLetterQueue,
         buffer: PullBuffer,
         tracker: OffsetTracker,
-        *,
-        is_moved_by_listeners: bool,
+        offsets: OffsetStore | None,
     ) -> None:
-        """*is_moved_by_listeners*: they store the offsets themselves, by a TransactionOffsetStore."""
         super().__init__()
         self._consumer_id = consumer_id
         self._workers = workers
         self._dead_letters = dead_letters
         self._buffer = buffer
         self._tracker = tracker
-        self._is_moved_by_listeners = is_moved_by_listeners
+        self._is_moved_by_listeners = isinstance(offsets, MovedByListeners)
         self._duplicates = DuplicateCache(config.duplicates_max) if config.duplicates_max else None
 
     def add(

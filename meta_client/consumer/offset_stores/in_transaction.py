@@ -13,7 +13,7 @@ from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offset_stores.errors import NotInTransaction
 from meta_client.consumer.offset_stores.places import TABLE, batches, place_of, read_offset, store, take
-from meta_client.consumer.offsets import OffsetEntry
+from meta_client.consumer.offsets import MovedByListeners, OffsetEntry
 from zk.tree.nodes import Partition
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _IN_TRANS: Final = 1  # SERVER_STATUS_IN_TRANS of MySQL's protocol
 
 
-class TransactionOffsetStore:
+class TransactionOffsetStore(MovedByListeners):
     """A group's offsets, moved by `take` in the transaction in which the listener stores its results.
 
     *connect* opens a connection for the store's own use: a function that returns a PEP 249 connection, or an Engine of

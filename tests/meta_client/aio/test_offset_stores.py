@@ -2,19 +2,24 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import psycopg
 import pytest
 
-from meta_client.aio import TransactionOffsetStore
+from meta_client.aio import Client, TransactionOffsetStore
+from meta_client.consumer.batch import Batch
+from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.offset_stores.errors import NoDatabase, NotInTransaction
 from meta_client.consumer.offsets import OffsetEntry
+from meta_client.errors import ConsumerMisuse
 from tests.fixtures.loops import in_loop
 from tests.fixtures.postgres import Database
 from tests.meta_client.aio.transactions.ways import WAYS, Opened, Source, asyncpg_words, source
 from tests.meta_client.consumer.offset_stores.test_databases import FRAME, A, batch
+from zk.embedded.chroot import Chroot
 
 
 def connect_of(lent: Source, dsn: str) -> Any:
@@ -72,3 +77,19 @@ async def test_a_connection_for_threads_is_refused(database: Database) -> None:
     store = TransactionOffsetStore(lambda: psycopg.AsyncConnection.connect(database.dsn), "billing")
     with pytest.raises(NoDatabase, match="no connection for tasks"):
         await store.take(database.connect(), batch(0, 1))
+
+
+@in_loop
+async def test_what_would_be_offered_later_can_not_be_a_dead_letter(
+    zookeeper: Chroot, database: Database, tmp_path: Path
+) -> None:
+    """It counts as consumed where the rest of its batch is: offered later it would be taken for done."""
+    store = TransactionOffsetStore(lambda: psycopg.AsyncConnection.connect(database.dsn), "billing")
+
+    async def listen(batch: Batch) -> None:
+        del batch
+
+    async with Client(zookeeper.connect) as client:
+        consumer = client.consumer("billing", store, config=ConsumerConfig(dead_letter_directory=tmp_path / "refused"))
+        with pytest.raises(ConsumerMisuse, match='on_reject "dead_letter" is not for a TransactionOffsetStore'):
+            consumer.subscribe("orders", listen, on_reject="dead_letter")
