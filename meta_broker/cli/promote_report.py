@@ -105,7 +105,7 @@ def _copy_text(copy: CopyReport | NoReport) -> str:
 
 
 def _other(status: ReplicaStatus, slave_id: int, other: Candidate) -> dict[str, object]:
-    """Describe another slave. *parting*: end of the common part; *here* and *there*: bytes that only one of them
+    """Describe another slave. *divergence_lsn*: end of the common part; *here* and *there*: bytes that only one of them
     has.
     """
     url, copy = other

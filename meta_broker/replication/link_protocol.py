@@ -23,9 +23,9 @@ _POSITION = struct.Struct("<QQQB")  # high watermark, end, milliseconds, flags
 _REPORT = struct.Struct("<Q")  # flushed LSN
 _IN_SYNC, _IS_SYNC = 1, 2
 HEAD_BYTES: Final = _HEAD.size
-TEXT_BYTES_MAX: Final = 128 * 1024  # twice a HANDSHAKE with LIVES_MAX epochs
+TEXT_BYTES_MAX: Final = 128 * 1024  # twice a HANDSHAKE with EPOCH_HISTORY_MAX epochs
 BULK_BYTES_MAX: Final = 1024 * 1024
-LIVES_MAX: Final = 1000  # longest epoch history
+EPOCH_HISTORY_MAX: Final = 1000  # longest epoch history
 VERSION: Final = 1
 # Journal bytes in one JOURNAL_CHUNK: sent to a slave that catches up before others have their turn, and buffered for
 # one that does not read.
@@ -42,13 +42,15 @@ class LinkRefused(BrokerError):
 
 
 class Handshake(msgspec.Struct, frozen=True, kw_only=True):
-    """Slave: its identity, and what it has: bytes [start, end) of a journal written in the epochs *lives*."""
+    """Slave: its identity, and what it has: bytes [start, end) of a journal written in the epochs *epoch_history*."""
 
     version: Number
     cluster: Text
     broker_id: Number
     slave_id: Number
-    lives: Annotated[tuple[EpochNumbers, ...], msgspec.Meta(max_length=LIVES_MAX)] = msgspec.field(name="lives")
+    epoch_history: Annotated[tuple[EpochNumbers, ...], msgspec.Meta(max_length=EPOCH_HISTORY_MAX)] = msgspec.field(
+        name="lives"
+    )
     start: Natural
     end: Natural
     serves: bool = False  # does it answer gets and fetches?
@@ -56,13 +58,13 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Accept(msgspec.Struct, frozen=True, kw_only=True):
-    """Master: the journals diverge at *parting*; the stream begins there.
+    """Master: the journals diverge at *divergence_lsn*; the stream begins there.
 
     *proof* is the CRC-32 of the *proof_bytes* before it: a slave that computes another one has another journal.
     """
 
     epoch: Number
-    parting: Natural = msgspec.field(name="parting")
+    divergence_lsn: Natural = msgspec.field(name="parting")
     proof_bytes: Number
     proof: Number
     heartbeat_ms: Number = msgspec.field(name="beat_ms")
@@ -86,7 +88,7 @@ class FullResync(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchTail(msgspec.Struct, frozen=True, kw_only=True):
-    """Master: the slave has more of this master's journal than the master itself. Send it, from *parting* to the
+    """Master: the slave has more of this master's journal than the master itself. Send it, from *divergence_lsn* to the
     slave's end.
 
     *proof* as in Accept. No other frame follows: the master closes the link, and starts again with the restored
@@ -94,7 +96,7 @@ class FetchTail(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     epoch: Number
-    parting: Natural = msgspec.field(name="parting")
+    divergence_lsn: Natural = msgspec.field(name="parting")
     proof_bytes: Number
     proof: Number
     master: Text

@@ -17,12 +17,12 @@ COUNT_AS: Final = "I"  # array type of the pieces' sizes
 
 
 class LostTail(NamedTuple):
-    """Bytes [parting, end) of the journal, complete, as slave *slave_id* had them.
+    """Bytes [divergence_lsn, end) of the journal, complete, as slave *slave_id* had them.
 
     *dropped*: epochs of the master that the tail replaces: nothing was acknowledged in them.
     """
 
-    parting: Lsn
+    divergence_lsn: Lsn
     end: Lsn
     slave_id: int
     pieces: "TailFile"
@@ -32,10 +32,10 @@ class LostTail(NamedTuple):
 class TailFile:
     """Consecutive pieces of the journal; none crosses the end of a segment."""
 
-    def __init__(self, directory: str, parting: Lsn) -> None:
-        """Create the file in *directory*; the first piece begins at *parting*. Raises StorageFailed."""
-        self.parting = parting
-        self.end = parting
+    def __init__(self, directory: str, divergence_lsn: Lsn) -> None:
+        """Create the file in *directory*; the first piece begins at *divergence_lsn*. Raises StorageFailed."""
+        self.divergence_lsn = divergence_lsn
+        self.end = divergence_lsn
         self._directory = directory
         self._sizes = array(COUNT_AS)
         try:
@@ -54,7 +54,7 @@ class TailFile:
 
     def read(self) -> Iterator[tuple[Lsn, bytes]]:
         """Yield every piece with its LSN, in order. Raises StorageFailed."""
-        lsn = self.parting
+        lsn = self.divergence_lsn
         try:
             self._file.seek(0)
             for size in self._sizes:

@@ -68,7 +68,7 @@ def test_strangers_disturb_nobody(broker: BrokerProcess) -> None:
 @pytest.mark.timeout(SECONDS + 180)
 def test_slaves_that_talk_nonsense_disturb_nobody(broker: BrokerProcess) -> None:
     """On links, after a login where there is one: frames that are nearly right."""
-    hello = encode(Handshake(version=1, cluster="metaq", broker_id=0, slave_id=9, lives=(), start=0, end=0))
+    hello = encode(Handshake(version=1, cluster="metaq", broker_id=0, slave_id=9, epoch_history=(), start=0, end=0))
     end, seed = time.monotonic() + SECONDS, FIRST_SEED
     with connected(broker) as honest:
         while time.monotonic() < end or (not SECONDS and seed < FIRST_SEED + SEEDS // 3):

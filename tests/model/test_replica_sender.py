@@ -128,10 +128,10 @@ class Slave:
                 self.is_refused = True
                 assert self.is_bad or self.world.is_unreadable, f"refused without a reason: {frame.text}"
                 self.is_bad = True
-            case Accept(parting=parting):
+            case Accept(divergence_lsn=divergence_lsn):
                 assert self.has_greeted
                 assert not self.is_in
-                self.is_in, self.first = True, Lsn(parting)
+                self.is_in, self.first = True, Lsn(divergence_lsn)
             case FullResync(start=start, checkpoint_bytes=size):
                 assert not self.is_in
                 self.is_in, self.first, self.snapshot = True, Lsn(start), (0, size)
@@ -161,23 +161,29 @@ class Slave:
 
     def greet(self, how: str = "") -> None:
         master, random = self.world.master, self.world.random
-        lives = tuple((life.epoch, life.incarnation, int(life.lsn)) for life in master.store.source.state.epoch_history)
+        epoch_history = tuple(
+            (epoch.epoch, epoch.incarnation, int(epoch.lsn)) for epoch in master.store.source.state.epoch_history
+        )
         base = Handshake(
-            version=VERSION, cluster=IDENTITY.cluster, broker_id=IDENTITY.broker_id, slave_id=self.number, lives=(),
-            start=0, end=0,
+            version=VERSION, cluster=IDENTITY.cluster, broker_id=IDENTITY.broker_id, slave_id=self.number,
+            epoch_history=(), start=0, end=0,
         )  # fmt: skip
         match how or random.choice(["empty", "part", "part", "foreign", "stranger", "ahead"]):
             case "empty":
                 handshake = base
             case "part":
                 end = random.choice(self.world.ends)
-                handshake = msgspec.structs.replace(base, lives=lives, start=SEGMENT_HEADER_BYTES, end=end)
+                handshake = msgspec.structs.replace(
+                    base, epoch_history=epoch_history, start=SEGMENT_HEADER_BYTES, end=end
+                )
             case "foreign":
-                handshake = msgspec.structs.replace(base, lives=((1, 77, 0),), start=0, end=5000)
+                handshake = msgspec.structs.replace(base, epoch_history=((1, 77, 0),), start=0, end=5000)
             case "ahead":
                 self.is_bad = True
                 end = master.journal.end + 8
-                handshake = msgspec.structs.replace(base, lives=lives, start=SEGMENT_HEADER_BYTES, end=end)
+                handshake = msgspec.structs.replace(
+                    base, epoch_history=epoch_history, start=SEGMENT_HEADER_BYTES, end=end
+                )
             case _:
                 self.is_bad = True
                 handshake = msgspec.structs.replace(base, cluster="another")

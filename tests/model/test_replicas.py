@@ -206,10 +206,10 @@ class Replicas:
         self.written()
         copy, master = open_follower(self.other, flush=self.flush), self.master
         first = master.journal.start_lsn - SEGMENT_HEADER_BYTES
-        lives, end, is_complete = copy.epoch_history, copy.end, copy.is_complete
-        if not lives and first == end == 0:
+        epoch_history, end, is_complete = copy.epoch_history, copy.end, copy.is_complete
+        if not epoch_history and first == end == 0:
             return copy
-        shared = divergence_lsn(master.state.epoch_history, master.journal.end, lives, end)
+        shared = divergence_lsn(master.state.epoch_history, master.journal.end, epoch_history, end)
         is_of_use = shared is not None and shared >= max(first, copy.journal.start_lsn - SEGMENT_HEADER_BYTES)
         if is_of_use and shared == end and (is_complete or copy.state.epoch == master.state.epoch):
             return copy

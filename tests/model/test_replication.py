@@ -227,16 +227,20 @@ class ReplicationMachine(Counted):
                 if master.in_sync.unconfirmed and would_truncate(frame, found):
                     raise LinkRefused("not now")
                 if isinstance(found, StartFetch):
-                    link.wanted = found.parting, Lsn(frame.end)
+                    link.wanted = found.divergence_lsn, Lsn(frame.end)
                     master.in_sync.require_confirmation(number)
                     master.is_whole = False
-                    proof = crc32(master.copy.bytes_of(0, found.parting))
+                    proof = crc32(master.copy.bytes_of(0, found.divergence_lsn))
                     asked = FetchTail(
-                        epoch=master.epoch, parting=found.parting, proof_bytes=found.parting, proof=proof, master="m"
+                        epoch=master.epoch,
+                        divergence_lsn=found.divergence_lsn,
+                        proof_bytes=found.divergence_lsn,
+                        proof=proof,
+                        master="m",
                     )
                     link.to_slave.append(encode(asked))
                     return
-                begin = found.parting if isinstance(found, StartStream) else Lsn(0)
+                begin = found.divergence_lsn if isinstance(found, StartStream) else Lsn(0)
                 if isinstance(found, StartStream):
                     greeting = encode(self.welcome(master, begin))
                 else:
@@ -267,8 +271,8 @@ class ReplicationMachine(Counted):
     def restore_tail(self, master: MasterProcess, link: Link) -> None:
         """The master stops, puts what came into its journal, and starts again."""
         assert link.wanted is not None
-        copy, (parting, _) = master.copy, link.wanted
-        units, fetched = copy.units[: parting // UNIT.size], link.fetched
+        copy, (divergence_lsn, _) = master.copy, link.wanted
+        units, fetched = copy.units[: divergence_lsn // UNIT.size], link.fetched
         for other in self.copies:
             if other.link is not None and other.link.master is master:
                 self.drop(other)
@@ -291,12 +295,12 @@ class ReplicationMachine(Counted):
         del copy.units[max(len(copy.units) - older, copy.watermark) :]
         copy.flushed = len(copy.units)
 
-    def welcome(self, master: MasterProcess, parting: Lsn) -> Accept:
-        proof = crc32(master.copy.bytes_of(0, parting))
+    def welcome(self, master: MasterProcess, divergence_lsn: Lsn) -> Accept:
+        proof = crc32(master.copy.bytes_of(0, divergence_lsn))
         return Accept(
             epoch=master.epoch,
-            parting=parting,
-            proof_bytes=parting,
+            divergence_lsn=divergence_lsn,
+            proof_bytes=divergence_lsn,
             proof=proof,
             heartbeat_ms=500,
             silence_ms=3000,

@@ -8,7 +8,6 @@ import msgspec
 
 from zk.errors import ZooKeeperError
 
-
 _URL = re.compile(r"meta[a-z0-9+.-]*://(?:\[(?P<ipv6>[^\[\]]*:[^\[\]]*)\]|(?P<host>[^\[\]:]+)):(?P<port>[0-9]{1,5})")
 _IPV6_CHARACTERS = re.compile(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?")  # ipaddress takes anything for a zone
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_.])?")

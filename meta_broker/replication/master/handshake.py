@@ -13,23 +13,23 @@ PROOF_BYTES_MAX: Final = 4096
 
 
 class MasterJournal(NamedTuple):
-    """The master's journal: bytes [start, end), written in the epochs *lives*. *start*: of its first segment."""
+    """The master's journal: bytes [start, end), written in *epoch_history*. *start*: of its first segment."""
 
-    lives: Sequence[WriterEpoch]
+    epoch_history: Sequence[WriterEpoch]
     start: Lsn
     end: Lsn
 
 
 class StartStream(NamedTuple):
-    """The journals diverge at *parting*; the stream begins there."""
+    """The journals diverge at *divergence_lsn*; the stream begins there."""
 
-    parting: Lsn
+    divergence_lsn: Lsn
 
 
 class StartFetch(NamedTuple):
-    """The slave has more of one of the master's epochs than the master has: from *parting* to the slave's end."""
+    """The slave has more of one of the master's epochs than the master: from *divergence_lsn* to the slave's end."""
 
-    parting: Lsn
+    divergence_lsn: Lsn
 
 
 class StartResync(NamedTuple):
@@ -61,26 +61,27 @@ def decide_start(
     theirs = JournalIdentity(handshake.cluster, handshake.broker_id)
     if theirs != identity:
         raise LinkRefused(f"the slave's journal is of {theirs}, the master's of {identity}: name another master")
-    lives = [WriterEpoch(epoch, incarnation, Lsn(lsn)) for epoch, incarnation, lsn in handshake.lives]
-    if any(later <= earlier for earlier, later in pairwise(lives)):
+    epoch_history = [WriterEpoch(epoch, incarnation, Lsn(lsn)) for epoch, incarnation, lsn in handshake.epoch_history]
+    if any(later <= earlier for earlier, later in pairwise(epoch_history)):
         raise LinkRefused("the slave's epochs are not in order: check its journal with `metaq journal check`")
-    if not lives:
+    if not epoch_history:
         return StartResync("it has no journal yet", is_empty=True)
-    newest = ours.lives[-1]
-    if is_authority and lives[-1].epoch == newest.epoch:
-        missing = _lacking(handshake, lives, ours, was_streamed=was_streamed, dropped=dropped)
+    newest = ours.epoch_history[-1]
+    if is_authority and epoch_history[-1].epoch == newest.epoch:
+        missing = _lacking(handshake, epoch_history, ours, was_streamed=was_streamed, dropped=dropped)
         if missing is not None:
             return missing
-    if lives[-1].epoch > newest.epoch:
+    if epoch_history[-1].epoch > newest.epoch:
         raise LinkRefused(
-            f"the slave follows epoch {lives[-1].epoch}, this master has epoch {newest.epoch}: it was superseded"
+            f"the slave follows epoch {epoch_history[-1].epoch}, "
+            f"this master has epoch {newest.epoch}: it was superseded"
         )
-    if lives[-1] == newest and handshake.end > ours.end:
+    if epoch_history[-1] == newest and handshake.end > ours.end:
         raise LinkRefused(
             f"the slave claims to have LSN {handshake.end} of the master's own epoch, which ends at {ours.end}: "
             f"check its journal with `metaq journal check`"
         )
-    shared = divergence_lsn(ours.lives, ours.end, lives, handshake.end)
+    shared = divergence_lsn(ours.epoch_history, ours.end, epoch_history, handshake.end)
     if shared is None:
         return StartResync("no epoch of its journal is known here", is_empty=False)
     if shared < ours.start:
@@ -97,8 +98,8 @@ def decide_start(
 def would_truncate(handshake: Handshake, found: StartStream | StartFetch | StartResync) -> bool:
     """Return whether the slave that sent *handshake* would drop data."""
     match found:
-        case StartStream(parting):
-            return parting < handshake.end
+        case StartStream(lsn):
+            return lsn < handshake.end
         case StartResync(_, is_empty):
             return not is_empty
         case StartFetch():
@@ -107,7 +108,7 @@ def would_truncate(handshake: Handshake, found: StartStream | StartFetch | Start
 
 def _lacking(
     handshake: Handshake,
-    lives: Sequence[WriterEpoch],
+    epoch_history: Sequence[WriterEpoch],
     ours: MasterJournal,
     *,
     was_streamed: bool,
@@ -116,14 +117,14 @@ def _lacking(
     """Return what the slave has and this master lost; None: nothing. Raises LinkRefused if it cannot be fetched from
     there.
     """
-    own = ours.lives[-1]
-    if was_streamed and own in lives:
+    own = ours.epoch_history[-1]
+    if was_streamed and own in epoch_history:
         return None
     # A slave that knows this epoch without having been sent it means another one with the same numbers: ours is an
     # older copy.
-    shared = divergence_lsn(ours.lives[:-1], own.lsn, lives, handshake.end)
+    shared = divergence_lsn(ours.epoch_history[:-1], own.lsn, epoch_history, handshake.end)
     # Two in-sync slaves may diverge: an epoch dropped for one slave's tail must not be fetched back from the other.
-    end = min([handshake.end, *(life.lsn for life in lives if life in dropped)])
+    end = min([handshake.end, *(epoch.lsn for epoch in epoch_history if epoch in dropped)])
     if shared is not None and end - shared < HEADER_BYTES:
         return None  # shorter than any record
     if shared is None or shared < max(ours.start, handshake.start):

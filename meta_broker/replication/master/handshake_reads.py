@@ -13,13 +13,13 @@ from meta_broker.replication.master.handshake import PROOF_BYTES_MAX
 from meta_broker.store.partition_index import JournalSlice
 
 
-def proof_place(journal: OpenJournal, parting: Lsn, slave_start: int) -> JournalSlice | None:
-    """Return the bytes both sides have just before *parting*, in one segment; None: there are none."""
-    if parting <= max(slave_start, journal.start_lsn):
+def proof_place(journal: OpenJournal, divergence_lsn: Lsn, slave_start: int) -> JournalSlice | None:
+    """Return the bytes both sides have just before *divergence_lsn*, in one segment; None: there are none."""
+    if divergence_lsn <= max(slave_start, journal.start_lsn):
         return None
-    base, _ = journal.reader(parting - 1)
-    size = min(PROOF_BYTES_MAX, parting - max(base, slave_start))
-    return JournalSlice(parting - size, size)
+    base, _ = journal.reader(divergence_lsn - 1)
+    size = min(PROOF_BYTES_MAX, divergence_lsn - max(base, slave_start))
+    return JournalSlice(divergence_lsn - size, size)
 
 
 def read_snapshot(journal: OpenJournal, loop: asyncio.AbstractEventLoop, worker: Executor) -> "asyncio.Future[bytes]":

@@ -224,16 +224,16 @@ class Master:
         False once something of this epoch is acknowledged: before that a slave in sync has confirmed that nothing is
         missing, or the set was given up.
         """
-        own = ours.lives[-1]
+        own = ours.epoch_history[-1]
         if self.section.mode == "async" or self.store.high_watermark.acknowledged > own.lsn:
             return False
         if self._write_node is not None:
             return handshake.slave_id in self._authorities
         # Without ZooKeeper the in-sync set is unknown: a slave with all that was recovered here, and more, may be one.
-        return handshake.end > own.lsn and bool(handshake.lives) and handshake.lives[-1] == ours.lives[-2:][0]
+        return handshake.end > own.lsn and handshake.epoch_history[-1:] == tuple(ours.epoch_history[-2:][:1])
 
-    def fetch(self, sender: ReplicaSender, handshake: Handshake, parting: Lsn) -> None:
-        self._fetch.begin(sender, handshake, parting)
+    def fetch(self, sender: ReplicaSender, handshake: Handshake, divergence_lsn: Lsn) -> None:
+        self._fetch.begin(sender, handshake, divergence_lsn)
         self.in_sync.require_confirmation(handshake.slave_id)
         if self.store.watermark is not None:
             self.store.watermark.is_whole = False

@@ -65,8 +65,8 @@ class SenderOwner(Protocol):
     def on_attached(self, sender: "ReplicaSender", side: SendProgress) -> None:
         """Record that the slave was accepted. Raises LinkRefused if there are too many."""
 
-    def fetch(self, sender: "ReplicaSender", handshake: Handshake, parting: Lsn) -> None:
-        """Start fetching the slave's tail from *parting* on. Raises LinkRefused if another slave is sending one."""
+    def fetch(self, sender: "ReplicaSender", handshake: Handshake, divergence_lsn: Lsn) -> None:
+        """Fetch the slave's tail from *divergence_lsn* on. Raises LinkRefused if another slave is sending one."""
 
     def on_fetched(self, sender: "ReplicaSender", lsn: Lsn, data: bytes | memoryview) -> None:
         """Add a piece of the tail. Raises LinkRefused."""
@@ -212,31 +212,33 @@ class ReplicaSender(asyncio.Protocol):
             )
         self.handshake = handshake
         match self._owner.decide_start(handshake):
-            case StartStream(parting):
-                self._with_proof(parting, handshake.start, self._accept)
-            case StartFetch(parting):
-                self._owner.fetch(self, handshake, parting)
-                self._with_proof(parting, handshake.start, self._send_fetch)
+            case StartStream(divergence_lsn):
+                self._with_proof(divergence_lsn, handshake.start, self._accept)
+            case StartFetch(divergence_lsn):
+                self._owner.fetch(self, handshake, divergence_lsn)
+                self._with_proof(divergence_lsn, handshake.start, self._send_fetch)
             case StartResync(reason, is_empty):
                 level = logging.INFO if is_empty else logging.WARNING
                 log.log(level, "slave starts over slave=%s why=%s", self._slave, reason)
                 self._when_done(self._owner.checkpoint(), lambda checkpoint: self._full_resync(reason, checkpoint))
 
-    def _with_proof(self, parting: Lsn, slave_start: int, then: Callable[[Lsn, bytes], None]) -> None:
-        """Call *then* once the proof of *parting* is read."""
-        if (place := proof_place(self._owner.journal, parting, slave_start)) is None:
-            then(parting, b"")
+    def _with_proof(self, divergence_lsn: Lsn, slave_start: int, then: Callable[[Lsn, bytes], None]) -> None:
+        """Call *then* once the proof of *divergence_lsn* is read."""
+        if (place := proof_place(self._owner.journal, divergence_lsn, slave_start)) is None:
+            then(divergence_lsn, b"")
         else:
             read = self._owner.cold_reader.read(ColdRead(self._owner.journal, [place]))
-            self._when_done(read, lambda proof: then(parting, proof))
+            self._when_done(read, lambda proof: then(divergence_lsn, proof))
 
-    def _accept(self, parting: Lsn, proof: bytes) -> None:
-        frame = Accept(parting=parting, proof_bytes=len(proof), proof=crc32(proof), **self._identity, **self._times)
-        self._attach(SenderEvent.ACCEPT, parting, encode(frame))
+    def _accept(self, divergence_lsn: Lsn, proof: bytes) -> None:
+        frame = Accept(
+            divergence_lsn=divergence_lsn, proof_bytes=len(proof), proof=crc32(proof), **self._identity, **self._times
+        )
+        self._attach(SenderEvent.ACCEPT, divergence_lsn, encode(frame))
 
-    def _send_fetch(self, parting: Lsn, proof: bytes) -> None:
+    def _send_fetch(self, divergence_lsn: Lsn, proof: bytes) -> None:
         self._enter(SenderEvent.FETCH_TAIL)
-        frame = FetchTail(parting=parting, proof_bytes=len(proof), proof=crc32(proof), **self._identity)
+        frame = FetchTail(divergence_lsn=divergence_lsn, proof_bytes=len(proof), proof=crc32(proof), **self._identity)
         self._transport.write(encode(frame))
 
     def _full_resync(self, reason: str, checkpoint: bytes) -> None:

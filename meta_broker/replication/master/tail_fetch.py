@@ -29,32 +29,32 @@ class TailFetch(Generic[Sender]):
         self._clock = clock
         self._not_before: dict[int, float] = {}  # by slave
         self._begun_at = 0.0
-        self._logged: tuple[int, Lsn, int] | None = None  # slave, parting and end of the last fetch
+        self._logged: tuple[int, Lsn, int] | None = None  # slave, divergence_lsn and end of the last fetch
         self._handshake: Handshake
         self._file: TailFile
 
-    def begin(self, sender: Sender, handshake: Handshake, parting: Lsn) -> None:
-        """Begin to fetch [*parting*, end of the slave's journal). Raises LinkRefused."""
+    def begin(self, sender: Sender, handshake: Handshake, divergence_lsn: Lsn) -> None:
+        """Begin to fetch [*divergence_lsn*, end of the slave's journal). Raises LinkRefused."""
         if self.sender is not None:
             raise LinkRefused("this master fetches from another slave what it lost")
         slave_id, end = handshake.slave_id, handshake.end
         self._begun_at = self._clock()
         if self._begun_at < self._not_before.get(slave_id, 0.0):
             raise LinkRefused("what this master lost could not be fetched from that slave: it is tried again later")
-        if self._logged != (slave_id, parting, end):
-            self._logged = slave_id, parting, end
-            log.warning("lost here, fetching it from=%d to=%d slave=%d", parting, end, slave_id)
+        if self._logged != (slave_id, divergence_lsn, end):
+            self._logged = slave_id, divergence_lsn, end
+            log.warning("lost here, fetching it from=%d to=%d slave=%d", divergence_lsn, end, slave_id)
         try:
-            self._file = TailFile(self._directory, parting)
+            self._file = TailFile(self._directory, divergence_lsn)
         except StorageFailed as error:
             self._pause(slave_id)
             raise LinkRefused(str(error)) from error
         self.sender, self._handshake = sender, handshake
 
     def add(
-        self, sender: Sender, lsn: Lsn, data: bytes | memoryview, lives: Collection[WriterEpoch]
+        self, sender: Sender, lsn: Lsn, data: bytes | memoryview, epoch_history: Collection[WriterEpoch]
     ) -> LostTail | None:
-        """Add a piece; return the tail once it is complete. *lives*: the epochs of this master. Raises LinkRefused."""
+        """Add a piece; return the tail once it is complete. *epoch_history*: this master's. Raises LinkRefused."""
         if self.sender is None or self.sender is not sender:
             raise LinkRefused("a JOURNAL_CHUNK that was not requested")
         file, end = self._file, Lsn(self._handshake.end)
@@ -67,8 +67,8 @@ class TailFetch(Generic[Sender]):
         if file.end != end:
             return None
         self.sender = None
-        dropped = frozenset(life for life in lives if life.lsn >= file.parting)
-        return LostTail(file.parting, end, self._handshake.slave_id, file, dropped)
+        dropped = frozenset(epoch for epoch in epoch_history if epoch.lsn >= file.divergence_lsn)
+        return LostTail(file.divergence_lsn, end, self._handshake.slave_id, file, dropped)
 
     def give_up(self) -> Sender | None:
         """End a fetch that runs, and return its sender."""

@@ -35,16 +35,16 @@ class Candidate(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """Two copies are the same up to LSN *parting*; from there on, how many bytes each has alone."""
+    """Two copies are the same up to LSN *divergence_lsn*; from there on, how many bytes each has alone."""
 
-    parting: int
+    divergence_lsn: int
     here: int
     there: int
 
 
 def divergence(status: ReplicaStatus, copy: CopyReport) -> Divergence | None:
     """Return where the two copies diverge; None: they share no epoch."""
-    at = divergence_lsn(status.lives, status.end, copy.lives, copy.end)
+    at = divergence_lsn(status.epoch_history, status.end, copy.epoch_history, copy.end)
     return None if at is None else Divergence(at, status.end - at, copy.end - at)
 
 
@@ -59,15 +59,17 @@ def check_candidates(
         who = f"slave {slave_id} at {url}"
         if isinstance(copy, NoReport):
             found.append(CheckFinding(Severity.NOTE, f"{who} can't be asked how far it is: {copy.reason}"))
-        elif not copy.is_complete or not copy.lives:
+        elif not copy.is_complete or not copy.epoch_history:
             found.append(CheckFinding(Severity.NOTE, f"{who} has no whole copy yet: it can't be promoted"))
         elif (between := divergence(status, copy)) is None:
             text = f"{who} and this one share no epoch of the journal: which of them has more is unknown"
             found.append(CheckFinding(Severity.RISK, text))
         elif not between.there:
             behind.append(slave_id)
-        elif copy.lives[-1] < status.lives[-1]:
-            text = f"{who} has {between.there} bytes, from LSN {between.parting} on, that a later master never had"
+        elif copy.epoch_history[-1] < status.epoch_history[-1]:
+            text = (
+                f"{who} has {between.there} bytes, from LSN {between.divergence_lsn} on, that a later master never had"
+            )
             found.append(CheckFinding(Severity.NOTE, text))
         else:
             ahead[url] = copy
@@ -81,7 +83,7 @@ def _check_ahead(
     status: ReplicaStatus, cluster: ClusterView, ahead: Mapping[str, CopyReport], former: FormerMaster | None
 ) -> Iterator[CheckFinding]:
     """Yield findings about slaves that have more, by URL."""
-    most = max(ahead.values(), key=lambda copy: (copy.lives[-1], copy.end), default=None)
+    most = max(ahead.values(), key=lambda copy: (copy.epoch_history[-1], copy.end), default=None)
     for url, copy in ahead.items():
         between = divergence(status, copy)
         assert between is not None

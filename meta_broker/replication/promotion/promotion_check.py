@@ -49,7 +49,7 @@ class ReplicaStatus:
     epoch: int
     in_doubt: Sequence[str]
     active: int
-    lives: Sequence[WriterEpoch] = ()  # writer epochs, oldest first
+    epoch_history: Sequence[WriterEpoch] = ()  # writer epochs, oldest first
 
     @property
     def followed(self) -> int:

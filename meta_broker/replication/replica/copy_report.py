@@ -19,8 +19,8 @@ class InvalidCopyReport(Exception):
 class CopyReport:
     """A slave's copy: LSNs [start, end), fsynced below *flushed*, acknowledged by its master below *high_watermark*.
 
-    *lives*: its writer epochs, oldest first; none: it is empty. *is_complete* False: the initial sync from a checkpoint
-    is not finished, and it cannot be promoted. *data*: its directory, on its machine.
+    *epoch_history*: oldest first; none: it is empty. *is_complete* False: the initial sync from a checkpoint is not
+    finished, and it cannot be promoted. *data*: its directory, on its machine.
     """
 
     cluster: str
@@ -32,12 +32,12 @@ class CopyReport:
     high_watermark: int
     is_complete: bool
     data: str
-    lives: tuple[WriterEpoch, ...]
+    epoch_history: tuple[WriterEpoch, ...]
 
     @property
     def epoch(self) -> int:
         """Epoch of the newest record; 0: there is none."""
-        return self.lives[-1].epoch if self.lives else 0
+        return self.epoch_history[-1].epoch if self.epoch_history else 0
 
 
 def copy_lines(report: CopyReport) -> Iterator[str]:
@@ -48,27 +48,27 @@ def copy_lines(report: CopyReport) -> Iterator[str]:
         f"high_watermark {report.high_watermark} complete {'true' if report.is_complete else 'false'} "
         f"data {quote(report.data)}"
     )
-    for life in report.lives:
-        yield f"life epoch {life.epoch} incarnation {life.incarnation} lsn {life.lsn}"
+    for epoch in report.epoch_history:
+        yield f"life epoch {epoch.epoch} incarnation {epoch.incarnation} lsn {epoch.lsn}"
 
 
 def parse_copy(text: str) -> CopyReport:
     """Parse what `copy_lines` wrote. Unknown lines and keys are ignored. Raises InvalidCopyReport."""
     copy: Mapping[str, str] = {}
-    lives: list[WriterEpoch] = []
+    epoch_history: list[WriterEpoch] = []
     try:
         for line in text.splitlines():
             kind, *pairs = line.split() or [""]
             fields = dict(zip(pairs[::2], pairs[1::2], strict=False))
             if kind == "copy":
                 copy = fields
-            elif kind == "life" and len(lives) < EPOCH_HISTORY_MAX:
-                lives.append(
+            elif kind == "life" and len(epoch_history) < EPOCH_HISTORY_MAX:
+                epoch_history.append(
                     WriterEpoch(_number(fields, "epoch"), _number(fields, "incarnation"), Lsn(_number(fields, "lsn")))
                 )
         if not copy:
             raise InvalidCopyReport("it does not tell how far its copy goes: it is no slave, or of an older version")
-        if lives != sorted(set(lives)):
+        if epoch_history != sorted(set(epoch_history)):
             raise InvalidCopyReport("the epochs of its journal are not in order")
         return CopyReport(
             cluster=unquote(copy["cluster"][:_TEXT_MAX]),
@@ -80,7 +80,7 @@ def parse_copy(text: str) -> CopyReport:
             high_watermark=_number(copy, "high_watermark"),
             is_complete=copy["complete"] == "true",
             data=unquote(copy["data"][:_TEXT_MAX]),
-            lives=tuple(lives),
+            epoch_history=tuple(epoch_history),
         )
     except KeyError as error:
         raise InvalidCopyReport(f"it does not tell {error.args[0]!r} of its copy") from error

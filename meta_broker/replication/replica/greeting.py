@@ -52,14 +52,16 @@ class Greeting:
             raise LinkRefused(f"it did not prove that it knows this slave: {error}") from error
 
 
-def handshake(facts: SlaveFacts, lives: tuple[EpochNumbers, ...], start: Lsn, end: Lsn, *, serves: bool) -> Handshake:
-    """Return the handshake of the slave of *facts*, whose journal is [*start*, *end*), of the epochs *lives*."""
+def handshake(
+    facts: SlaveFacts, epoch_history: tuple[EpochNumbers, ...], start: Lsn, end: Lsn, *, serves: bool
+) -> Handshake:
+    """Return the handshake of the slave of *facts*, whose journal is [*start*, *end*), of *epoch_history*."""
     return Handshake(
         version=VERSION,
         cluster=facts.cluster,
         broker_id=facts.broker_id,
         slave_id=facts.slave_id,
-        lives=lives,
+        epoch_history=epoch_history,
         start=start,
         end=end,
         serves=serves,

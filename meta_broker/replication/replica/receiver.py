@@ -135,7 +135,7 @@ class ReplicaReceiver:
             high_watermark=facts.high_watermark,
             is_complete=follower.is_complete,
             data=str(self._file.path.parent.absolute()),
-            lives=tuple(follower.epoch_history),
+            epoch_history=tuple(follower.epoch_history),
         )
 
     def progress(self) -> Sequence[str]:
@@ -148,8 +148,8 @@ class ReplicaReceiver:
 
     def journal(self) -> ReplicaJournal:
         copy = self.follower
-        lives = tuple((life.epoch, life.incarnation, life.lsn) for life in copy.epoch_history)
-        return ReplicaJournal(lives, Lsn(min(copy.journal.start_lsn, copy.end)), copy.end, copy.is_unfinished)
+        epoch_history = tuple((epoch.epoch, epoch.incarnation, epoch.lsn) for epoch in copy.epoch_history)
+        return ReplicaJournal(epoch_history, Lsn(min(copy.journal.start_lsn, copy.end)), copy.end, copy.is_unfinished)
 
     def on_closed(self, link: ReplicaLink, why: str) -> None:
         link.closed.set()

@@ -57,9 +57,9 @@ _EVENTS: Final[Mapping[type[LinkFrame], E]] = {
 
 
 class ReplicaJournal(NamedTuple):
-    """The slave's journal: bytes [start, end), written in the epochs *lives*. *is_unfinished*: its initial sync is."""
+    """The slave's journal: bytes [start, end), written in *epoch_history*. *is_unfinished*: its initial sync is."""
 
-    lives: tuple[EpochNumbers, ...]
+    epoch_history: tuple[EpochNumbers, ...]
     start: Lsn
     end: Lsn
     is_unfinished: bool = False
@@ -259,17 +259,19 @@ class Replica:
                 return self._heartbeat(frame, now_ms, is_first=before is S.STREAMING)
 
     def _accepted(self, frame: Accept | FetchTail) -> list[Effect]:
-        link, parting = self._link, Lsn(frame.parting)
+        link, divergence_lsn = self._link, Lsn(frame.divergence_lsn)
         self._check_epoch(frame)
         start, end = link.journal.start, link.journal.end
-        if not start <= parting <= end or frame.proof_bytes > parting - start:
-            raise LinkRefused(f"it says the journals diverge at LSN {parting}, and this slave has {start} to {end}")
-        link.next, link.proof = parting, frame.proof
-        return [do.ReadProof(parting, frame.proof_bytes)]
+        if not start <= divergence_lsn <= end or frame.proof_bytes > divergence_lsn - start:
+            raise LinkRefused(
+                f"it says the journals diverge at LSN {divergence_lsn}, and this slave has {start} to {end}"
+            )
+        link.next, link.proof = divergence_lsn, frame.proof
+        return [do.ReadProof(divergence_lsn, frame.proof_bytes)]
 
     def _check_epoch(self, frame: Accept | FullResync | FetchTail) -> None:
         link = self._link
-        newest = link.journal.lives[-1][0] if link.journal.lives else 0
+        newest = link.journal.epoch_history[-1][0] if link.journal.epoch_history else 0
         if frame.epoch < newest:
             raise LinkRefused(f"it has epoch {frame.epoch}, this slave has followed epoch {newest}: it was superseded")
         link.master, link.epoch = frame.master, frame.epoch
@@ -281,7 +283,7 @@ class Replica:
         if len(link.checkpoint) < resync.checkpoint_bytes:
             return []
         self._move(E.AGREE)
-        if link.checkpoint or link.journal.lives or link.next != link.journal.end:
+        if link.checkpoint or link.journal.epoch_history or link.next != link.journal.end:
             return self._change(Resync(link.next, resync.reason, bytes(link.checkpoint)))
         return self._begin_stream()
 

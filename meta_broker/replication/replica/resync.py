@@ -55,11 +55,11 @@ def restore_tail(config: BrokerConfig, lost: LostTail) -> None:
     storage = DirectoryStorage.open_for_writing(config.data)
     try:
         try:
-            saved = truncate(storage, identity, lost.parting, wall_clock_ms())
+            saved = truncate(storage, identity, lost.divergence_lsn, wall_clock_ms())
         except TruncationTooDeep as error:
             raise BrokerError(
-                f"slave {lost.slave_id}, which was in sync, has what this master lost, from LSN {lost.parting} on, and "
-                f"{error}: make that slave the master with `metaq promote`, and this one will follow it"
+                f"slave {lost.slave_id}, which was in sync, has what this master lost, from LSN {lost.divergence_lsn} "
+                f"on, and {error}: make that slave the master with `metaq promote`, and this one will follow it"
             ) from error
         _drop_derived(config, "keys")
         journal = JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush)
@@ -74,7 +74,7 @@ def restore_tail(config: BrokerConfig, lost: LostTail) -> None:
         write_watermark(storage, SavedWatermark(watermark.lsn if watermark is not None else Lsn(0), is_whole=True))
     finally:
         storage.close()
-    log.warning("taken back from=%d to=%d slave=%d cut=%s", lost.parting, lost.end, lost.slave_id, _name(saved))
+    log.warning("taken back from=%d to=%d slave=%d cut=%s", lost.divergence_lsn, lost.end, lost.slave_id, _name(saved))
 
 
 def why_async_is_unsafe(config: BrokerConfig, node: ReplicationNode | None) -> str | None:

@@ -109,7 +109,7 @@ def test_a_stranger_that_sends_a_body_costs_nothing(served: tuple[BrokerProcess,
 
 @pytest.mark.parametrize("first", [b"", b"replicate 1\r\n"])
 def test_a_stranger_that_says_hello_is_sent_nothing_of_the_log(first: bytes, served: tuple[BrokerProcess, str]) -> None:
-    hello = Handshake(version=1, cluster="metaq", broker_id=0, slave_id=66, lives=(), start=0, end=0)
+    hello = Handshake(version=1, cluster="metaq", broker_id=0, slave_id=66, epoch_history=(), start=0, end=0)
     with socket.create_connection(("127.0.0.1", served[0].port), timeout=60) as stranger:
         stranger.sendall(first + encode(hello))
         received = b""
@@ -485,7 +485,7 @@ class RawSlaveOf:
         self._client = logged_in(port, "slave")
         assert self._client.result(Replicate(1)).is_success
         self._client.socket.sendall(
-            encode(Handshake(version=1, cluster="metaq", broker_id=0, slave_id=1, lives=(), start=0, end=0))
+            encode(Handshake(version=1, cluster="metaq", broker_id=0, slave_id=1, epoch_history=(), start=0, end=0))
         )
 
     def read_to_the_end(self) -> bool:

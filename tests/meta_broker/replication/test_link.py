@@ -83,7 +83,7 @@ def epochs_of(directory: Path) -> tuple[list[EpochNumbers], int]:
     content = read_newest(DirectoryStorage.open_for_reading(directory)).content
     assert content is not None
     state = content[1]
-    return [(life.epoch, life.incarnation, life.lsn) for life in state.epoch_history], state.lsn
+    return [(epoch.epoch, epoch.incarnation, epoch.lsn) for epoch in state.epoch_history], state.lsn
 
 
 def test_a_slave_is_sent_the_journal_byte_by_byte_through_segments_and_while_it_grows(tmp_path: Path) -> None:
@@ -126,19 +126,19 @@ def test_after_a_break_the_stream_goes_on_where_the_logs_part_and_the_master_pro
         with WireClient(broker.port) as client:
             client.put("orders", 0, BODY)
         assert broker.stop() == 0
-        lives, lsn = epochs_of(broker.data)
+        epoch_history, lsn = epochs_of(broker.data)
         whole = stored(broker.data)
         broker.start()
         with raw_slave(broker.port) as slave:
-            slave.handshake(*lives, start=128, end=lsn)
+            slave.handshake(*epoch_history, start=128, end=lsn)
             welcome = slave.expect(Accept)
-            assert (welcome.parting, welcome.epoch) == (lsn, 1)
+            assert (welcome.divergence_lsn, welcome.epoch) == (lsn, 1)
             assert welcome.proof == crc32(whole[lsn - welcome.proof_bytes : lsn])
             assert 0 < welcome.proof_bytes <= 4096
         with WireClient(broker.port) as client, raw_slave(broker.port) as slave:
             # A tail that no master ever had, of a life that nobody knows: the slave is told to cut it.
-            slave.handshake(*lives, (1, 9, lsn), start=128, end=lsn + 5000)
-            assert slave.expect(Accept).parting == lsn
+            slave.handshake(*epoch_history, (1, 9, lsn), start=128, end=lsn + 5000)
+            assert slave.expect(Accept).divergence_lsn == lsn
             follow_all(slave, client)
             assert stored(broker.data)[lsn : slave.end] == slave.stream
 
@@ -307,7 +307,7 @@ def test_a_lost_tail_that_cannot_be_fetched_is_not_asked_for_at_once_again_and_l
         with WireClient(broker.port) as client:
             client.put("orders", 0, BODY)
         assert broker.stop() == 0
-        lives, lsn = epochs_of(broker.data)
+        epoch_history, lsn = epochs_of(broker.data)
         config = broker.config_path.read_text()
         broker.config_path.write_text(config.replace("[replication]", '[replication]\nmode = "sync"'))
         broker.start()
@@ -315,7 +315,7 @@ def test_a_lost_tail_that_cannot_be_fetched_is_not_asked_for_at_once_again_and_l
         while asked < 3:
             assert time.monotonic() < began + WAIT_S
             with raw_slave(broker.port) as slave:
-                slave.handshake(*lives, start=128, end=lsn + 5000)
+                slave.handshake(*epoch_history, start=128, end=lsn + 5000)
                 answer = next(frame for frame in slave.frames() if isinstance(frame, FetchTail | Reject))
                 asked += isinstance(answer, FetchTail)
         assert time.monotonic() >= began + 2 * PAUSE_S_MIN

@@ -32,16 +32,18 @@ HANDSHAKE = Handshake(
     cluster="metaq",
     broker_id=7,
     slave_id=2,
-    lives=((1, 1, 0), (1, 2, 4096)),
+    epoch_history=((1, 1, 0), (1, 2, 4096)),
     start=128,
     end=8192,
     serves=True,
 )
-ACCEPT = Accept(epoch=2, parting=4096, proof_bytes=96, proof=7, heartbeat_ms=500, silence_ms=3000, master="meta://h:1")
+ACCEPT = Accept(
+    epoch=2, divergence_lsn=4096, proof_bytes=96, proof=7, heartbeat_ms=500, silence_ms=3000, master="meta://h:1"
+)
 FULL_RESYNC = FullResync(
     epoch=2, start=0, checkpoint_bytes=3, reason="", heartbeat_ms=500, silence_ms=3000, master="meta://h:1"
 )
-FETCH_TAIL = FetchTail(epoch=2, parting=4096, proof_bytes=96, proof=7, master="meta://h:1")
+FETCH_TAIL = FetchTail(epoch=2, divergence_lsn=4096, proof_bytes=96, proof=7, master="meta://h:1")
 EVERYTHING: tuple[tuple[LinkFrame, bytes], ...] = (
     (HANDSHAKE, encode(HANDSHAKE)),
     (ACCEPT, encode(ACCEPT)),

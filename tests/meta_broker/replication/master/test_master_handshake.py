@@ -23,13 +23,15 @@ IDENTITY = JournalIdentity("metaq", 7)
 
 
 def handshake(
-    *lives: tuple[int, int, int], end: int, start: int = 128, cluster: str = "metaq", version: int = 1
+    *epoch_history: tuple[int, int, int], end: int, start: int = 128, cluster: str = "metaq", version: int = 1
 ) -> Handshake:
-    return Handshake(version=version, cluster=cluster, broker_id=7, slave_id=1, lives=lives, start=start, end=end)
+    return Handshake(
+        version=version, cluster=cluster, broker_id=7, slave_id=1, epoch_history=epoch_history, start=start, end=end
+    )
 
 
 @pytest.mark.parametrize(
-    ("said", "parting"),
+    ("said", "divergence_lsn"),
     [
         (handshake((1, 1, 128), (1, 2, 1000), (2, 3, 5000), end=9000), 9000),
         (handshake((1, 1, 128), (1, 2, 1000), (2, 3, 5000), end=6000), 6000),
@@ -39,8 +41,8 @@ def handshake(
         (handshake((1, 1, 128), end=1000), 1000),
     ],
 )
-def test_where_the_logs_part(said: Handshake, parting: int) -> None:
-    assert decide_start(said, IDENTITY, OURS) == StartStream(Lsn(parting))
+def test_where_the_logs_part(said: Handshake, divergence_lsn: int) -> None:
+    assert decide_start(said, IDENTITY, OURS) == StartStream(Lsn(divergence_lsn))
 
 
 def test_an_empty_and_a_useless_copy_get_a_full_resync() -> None:
@@ -101,15 +103,15 @@ def test_who_is_refused(said: Handshake, why: str) -> None:
 def test_a_slave_that_has_all_that_was_acknowledged_is_asked_for_what_is_not_here(
     said: Handshake, found: StartStream | StartFetch | StartResync
 ) -> None:
-    lives = [
+    epoch_history = [
         WriterEpoch(1, 2, Lsn(1000)),
         WriterEpoch(2, 1, Lsn(3000)),
         WriterEpoch(2, 2, Lsn(4000)),
         WriterEpoch(2, 3, Lsn(5000)),
     ]
-    ours = MasterJournal(lives, Lsn(128), Lsn(9000))
+    ours = MasterJournal(epoch_history, Lsn(128), Lsn(9000))
     assert decide_start(said, IDENTITY, ours, is_authority=True, was_streamed=isinstance(found, StartStream)) == found
-    assert would_truncate(said, found) == (isinstance(found, StartStream) and found.parting < said.end)
+    assert would_truncate(said, found) == (isinstance(found, StartStream) and found.divergence_lsn < said.end)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from journal.records.header import Lsn
 from meta_broker.replication.link_protocol import Handshake, LinkRefused
 from meta_broker.replication.master.tail_fetch import PAUSE_S_MAX, PAUSE_S_MIN, TailFetch
 
-PARTING, END = Lsn(1000), 1300
-LIVES = (WriterEpoch(1, 1, Lsn(128)), WriterEpoch(1, 2, Lsn(1000)))
+DIVERGENCE_LSN, END = Lsn(1000), 1300
+EPOCH_HISTORY = (WriterEpoch(1, 1, Lsn(128)), WriterEpoch(1, 2, Lsn(1000)))
 
 
 def handshake(slave_id: int = 1) -> Handshake:
-    return Handshake(version=1, cluster="metaq", broker_id=0, slave_id=slave_id, lives=((1, 1, 128),), start=0, end=END)
+    return Handshake(
+        version=1, cluster="metaq", broker_id=0, slave_id=slave_id, epoch_history=((1, 1, 128),), start=0, end=END
+    )
 
 
 class Clock:
@@ -36,12 +38,17 @@ def fetch(tmp_path: Path, clock: Clock) -> TailFetch[str]:
 
 
 def test_a_tail_comes_in_pieces_and_names_the_epochs_that_it_replaces(fetch: TailFetch[str]) -> None:
-    fetch.begin("one", handshake(), PARTING)
-    assert fetch.add("one", PARTING, b"a" * 100, LIVES) is None
-    lost = fetch.add("one", Lsn(1100), memoryview(b"b" * 200), LIVES)
+    fetch.begin("one", handshake(), DIVERGENCE_LSN)
+    assert fetch.add("one", DIVERGENCE_LSN, b"a" * 100, EPOCH_HISTORY) is None
+    lost = fetch.add("one", Lsn(1100), memoryview(b"b" * 200), EPOCH_HISTORY)
     assert lost is not None
-    assert (lost.parting, lost.end, lost.slave_id, lost.dropped) == (PARTING, END, 1, frozenset(LIVES[1:]))
-    assert list(lost.pieces.read()) == [(PARTING, b"a" * 100), (1100, b"b" * 200)]
+    assert (lost.divergence_lsn, lost.end, lost.slave_id, lost.dropped) == (
+        DIVERGENCE_LSN,
+        END,
+        1,
+        frozenset(EPOCH_HISTORY[1:]),
+    )
+    assert list(lost.pieces.read()) == [(DIVERGENCE_LSN, b"a" * 100), (1100, b"b" * 200)]
     assert fetch.sender is None
     lost.pieces.close()
 
@@ -49,26 +56,26 @@ def test_a_tail_comes_in_pieces_and_names_the_epochs_that_it_replaces(fetch: Tai
 @pytest.mark.parametrize(
     ("sender", "lsn", "data", "why"),
     [
-        ("other", PARTING, b"a", "not requested"),
+        ("other", DIVERGENCE_LSN, b"a", "not requested"),
         ("one", Lsn(1001), b"a", "LSN 1001 where 1000 follows"),
-        ("one", PARTING, b"a" * 301, "up to 1300"),
+        ("one", DIVERGENCE_LSN, b"a" * 301, "up to 1300"),
     ],
 )
 def test_pieces_that_do_not_belong(fetch: TailFetch[str], sender: str, lsn: Lsn, data: bytes, why: str) -> None:
-    fetch.begin("one", handshake(), PARTING)
+    fetch.begin("one", handshake(), DIVERGENCE_LSN)
     with pytest.raises(LinkRefused, match=why):
-        fetch.add(sender, lsn, data, LIVES)
+        fetch.add(sender, lsn, data, EPOCH_HISTORY)
     assert fetch.give_up() == "one"
     with pytest.raises(LinkRefused, match="not requested"):
-        fetch.add("one", PARTING, b"a", LIVES)
+        fetch.add("one", DIVERGENCE_LSN, b"a", EPOCH_HISTORY)
 
 
 def test_one_slave_at_a_time(fetch: TailFetch[str]) -> None:
-    fetch.begin("one", handshake(), PARTING)
+    fetch.begin("one", handshake(), DIVERGENCE_LSN)
     with pytest.raises(LinkRefused, match="from another slave"):
-        fetch.begin("two", handshake(2), PARTING)
+        fetch.begin("two", handshake(2), DIVERGENCE_LSN)
     fetch.give_up()
-    fetch.begin("two", handshake(2), PARTING)
+    fetch.begin("two", handshake(2), DIVERGENCE_LSN)
     fetch.give_up()
 
 
@@ -77,12 +84,12 @@ def test_after_a_failure_it_waits_as_long_as_that_took_however_often(
     fetch: TailFetch[str], clock: Clock, took_s: float, pause_s: float
 ) -> None:
     for _ in range(10):
-        fetch.begin("one", handshake(), PARTING)
+        fetch.begin("one", handshake(), DIVERGENCE_LSN)
         clock.now += took_s
         assert fetch.give_up() == "one"
         clock.now += pause_s - 0.01
         with pytest.raises(LinkRefused, match="tried again later"):
-            fetch.begin("one", handshake(), PARTING)
+            fetch.begin("one", handshake(), DIVERGENCE_LSN)
         clock.now += 0.02
     assert fetch.give_up() is None
 
@@ -90,7 +97,7 @@ def test_after_a_failure_it_waits_as_long_as_that_took_however_often(
 def test_a_disk_that_takes_nothing_counts_as_a_failure(tmp_path: Path, clock: Clock) -> None:
     fetch = TailFetch[str](str(tmp_path / "missing"), clock)
     with pytest.raises(LinkRefused, match="a file for what this master lost"):
-        fetch.begin("one", handshake(), PARTING)
+        fetch.begin("one", handshake(), DIVERGENCE_LSN)
     with pytest.raises(LinkRefused, match="tried again later"):
-        fetch.begin("one", handshake(), PARTING)
+        fetch.begin("one", handshake(), DIVERGENCE_LSN)
     assert fetch.sender is None

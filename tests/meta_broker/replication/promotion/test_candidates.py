@@ -27,7 +27,7 @@ COPY = CopyReport(
     high_watermark=400,
     is_complete=True,
     data="/data/it's 2",
-    lives=(FIRST, SECOND),
+    epoch_history=(FIRST, SECOND),
 )
 
 
@@ -39,9 +39,15 @@ def cluster(mode: str = "async", in_sync: tuple[int, ...] = (), epoch: int = 1) 
     return ClusterView(node, connect="zk:2181")
 
 
-def at(end: int, *lives: WriterEpoch, slave_id: int = 2, is_complete: bool = True) -> Candidate:
+def at(end: int, *epoch_history: WriterEpoch, slave_id: int = 2, is_complete: bool = True) -> Candidate:
     copy = dataclasses.replace(
-        COPY, end=end, flushed=end, lives=lives, slave_id=slave_id, is_complete=is_complete, data=f"/data/{slave_id}"
+        COPY,
+        end=end,
+        flushed=end,
+        epoch_history=epoch_history,
+        slave_id=slave_id,
+        is_complete=is_complete,
+        data=f"/data/{slave_id}",
     )
     return Candidate(f"meta://h:{slave_id}", copy)
 
@@ -95,12 +101,12 @@ def test_a_directory_is_written_as_a_shell_takes_it() -> None:
 
 def test_what_a_slave_in_sync_lacks_was_not_acknowledged() -> None:
     """Every combination: more elsewhere is no risk only while the newest master counted on this slave."""
-    for mode, in_sync, epoch, lives in itertools.product(
+    for mode, in_sync, epoch, epoch_history in itertools.product(
         ("sync", "async"), ((), (1,), (1, 2)), (1, 2), ((FIRST, SECOND), (FIRST, SECOND, THIRD))
     ):
-        (found,) = check_candidates(HERE, cluster(mode, in_sync, epoch), {2: at(600, *lives)})
-        is_safe = mode == "sync" and 1 in in_sync and epoch == 1 and lives[-1] == SECOND
-        assert (found.severity is Severity.NOTE) == is_safe, (found, mode, in_sync, epoch, lives)
+        (found,) = check_candidates(HERE, cluster(mode, in_sync, epoch), {2: at(600, *epoch_history)})
+        is_safe = mode == "sync" and 1 in in_sync and epoch == 1 and epoch_history[-1] == SECOND
+        assert (found.severity is Severity.NOTE) == is_safe, (found, mode, in_sync, epoch, epoch_history)
 
 
 @pytest.mark.parametrize(
@@ -132,5 +138,5 @@ def test_a_slave_in_sync_that_is_not_registered_is_named() -> None:
 def test_two_copies_agree_up_to_where_they_part() -> None:
     assert divergence(HERE, dataclasses.replace(COPY, end=600)) == (500, 0, 100)
     assert divergence(HERE, dataclasses.replace(COPY, end=350)) == (350, 150, 0)
-    assert divergence(HERE, dataclasses.replace(COPY, lives=(FIRST,))) == (300, 200, 200)
-    assert divergence(HERE, dataclasses.replace(COPY, lives=(THIRD,))) is None
+    assert divergence(HERE, dataclasses.replace(COPY, epoch_history=(FIRST,))) == (300, 200, 200)
+    assert divergence(HERE, dataclasses.replace(COPY, epoch_history=(THIRD,))) is None

@@ -60,11 +60,11 @@ def test_a_slave_tells_how_far_its_copy_goes(trio: Replicas) -> None:
     first = trio.slaves[0]
     copy = copy_of(first)
     assert (copy.cluster, copy.broker_id, copy.slave_id, copy.is_complete) == ("metaq", 0, 1, True)
-    assert (copy.start, copy.epoch, len(copy.lives), copy.data) == (128, 1, 1, str(first.data))
+    assert (copy.start, copy.epoch, len(copy.epoch_history), copy.data) == (128, 1, 1, str(first.data))
     assert copy.high_watermark <= copy.end
     trio.master.stop()
     trio.master.start()
-    wait_until(lambda: len(copy_of(first).lives) == 2, "it has records of its master's second life")
+    wait_until(lambda: len(copy_of(first).epoch_history) == 2, "it has records of its master's second life")
 
 
 def test_the_slave_that_has_most_is_named_with_the_command(
@@ -82,7 +82,7 @@ def test_the_slave_that_has_most_is_named_with_the_command(
     told = first.dry_run()
     ahead, other, silent = told["others"]
     assert (ahead["slave"], ahead["url"], ahead["epoch"]) == (2, second.url, 1)
-    assert (ahead["parting"], ahead["here"]) == (told["end"], 0)
+    assert (ahead["divergence_lsn"], ahead["here"]) == (told["end"], 0)
     assert ahead["there"] == ahead["end"] - told["end"] > 0
     assert other["error"] == "slave 2 of broker 0 of cluster 'metaq' answers there"
     assert silent["error"].startswith("no connection to meta://127.0.0.1:1")

@@ -6,7 +6,7 @@ from journal.records.epoch_history import EPOCH_HISTORY_MAX, WriterEpoch
 from journal.records.header import Lsn
 from meta_broker.replication.replica.copy_report import CopyReport, InvalidCopyReport, copy_lines, parse_copy
 
-LIVES = (WriterEpoch(1, 1, Lsn(128)), WriterEpoch(1, 2, Lsn(4096)), WriterEpoch(2, 1, Lsn(8192)))
+EPOCH_HISTORY = (WriterEpoch(1, 1, Lsn(128)), WriterEpoch(1, 2, Lsn(4096)), WriterEpoch(2, 1, Lsn(8192)))
 REPORT = CopyReport(
     cluster="metaq",
     broker_id=0,
@@ -17,7 +17,7 @@ REPORT = CopyReport(
     high_watermark=8800,
     is_complete=True,
     data="/var/lib/metaq/0-slave",
-    lives=LIVES,
+    epoch_history=EPOCH_HISTORY,
 )
 LINES = [
     "copy slave 1 broker 0 cluster metaq epoch 2 start 128 end 9000 flushed 8900 high_watermark 8800 complete true "
@@ -48,7 +48,7 @@ def test_a_new_slave_has_no_epoch() -> None:
         high_watermark=0,
         is_complete=False,
         data="/a b/100%/\u00fc",
-        lives=(),
+        epoch_history=(),
     )
     assert (parse_copy(answer(*copy_lines(new))), new.epoch) == (new, 0)
 
@@ -79,4 +79,4 @@ def test_what_can_not_be_read_says_why(lines: list[str], reason: str) -> None:
 def test_no_text_is_too_long_to_be_read() -> None:
     many = [f"life epoch 1 incarnation {number} lsn {number}" for number in range(1, 3 * EPOCH_HISTORY_MAX)]
     found = parse_copy(answer(LINES[0], *many))
-    assert len(found.lives) == EPOCH_HISTORY_MAX
+    assert len(found.epoch_history) == EPOCH_HISTORY_MAX

@@ -56,7 +56,7 @@ HELLO = Handshake(
     cluster="metaq",
     broker_id=7,
     slave_id=1,
-    lives=HOLDING.lives,
+    epoch_history=HOLDING.epoch_history,
     start=128,
     end=9000,
     serves=True,
@@ -77,10 +77,10 @@ def is_left(link: Replica, effects: list[Effect]) -> bool:
     return (effects, link.state) == ([Close()], S.CLOSING) and receive(link, JournalChunk(Lsn(4096), b"x")) == []
 
 
-def welcome(parting: int = 8000, proof_bytes: int = 96, epoch: int = 2) -> Accept:
+def welcome(divergence_lsn: int = 8000, proof_bytes: int = 96, epoch: int = 2) -> Accept:
     return Accept(
         epoch=epoch,
-        parting=parting,
+        divergence_lsn=divergence_lsn,
         proof_bytes=proof_bytes,
         proof=77,
         heartbeat_ms=500,
@@ -89,8 +89,8 @@ def welcome(parting: int = 8000, proof_bytes: int = 96, epoch: int = 2) -> Accep
     )
 
 
-def fetch(parting: int = 8000, epoch: int = 2) -> FetchTail:
-    return FetchTail(epoch=epoch, parting=parting, proof_bytes=96, proof=77, master="meta://m:1")
+def fetch(divergence_lsn: int = 8000, epoch: int = 2) -> FetchTail:
+    return FetchTail(epoch=epoch, divergence_lsn=divergence_lsn, proof_bytes=96, proof=77, master="meta://m:1")
 
 
 def full_resync(checkpoint_bytes: int = 6, start: int = 4096) -> FullResync:
@@ -111,7 +111,7 @@ def position(high_watermark: int = 10, end: int = 20) -> Heartbeat:
 
 def test_from_hello_to_the_stream() -> None:
     link = side()
-    assert receive(link, welcome(parting=9000)) == [ReadProof(Lsn(9000), 96)]
+    assert receive(link, welcome(divergence_lsn=9000)) == [ReadProof(Lsn(9000), 96)]
     assert sent_ack(link.proof_read(77)) == 0
     assert link.state in STREAMS
     assert receive(link, JournalChunk(Lsn(9000), b"abcd")) == [Append(Lsn(9000), b"abcd")]
@@ -149,7 +149,7 @@ def test_a_master_that_lost_something_is_sent_it_once_it_has_proved_which_journa
     assert is_left(link, receive(link, JournalChunk(Lsn(8000), b"abcd")))
 
 
-@pytest.mark.parametrize("asked", [fetch(parting=9001), fetch(parting=100), fetch(epoch=1)])
+@pytest.mark.parametrize("asked", [fetch(divergence_lsn=9001), fetch(divergence_lsn=100), fetch(epoch=1)])
 def test_a_master_that_asks_for_what_this_slave_does_not_have_is_sent_nothing(asked: FetchTail) -> None:
     link = side()
     assert is_left(link, receive(link, asked))
@@ -187,9 +187,9 @@ def test_a_journal_that_is_whole_needs_no_checkpoint() -> None:
         [JournalChunk(Lsn(9000), b"x")],
         [FlushAck(Lsn(1))],
         [HELLO],
-        [welcome(parting=9001)],
-        [welcome(parting=127, proof_bytes=0)],
-        [welcome(parting=200, proof_bytes=73)],
+        [welcome(divergence_lsn=9001)],
+        [welcome(divergence_lsn=127, proof_bytes=0)],
+        [welcome(divergence_lsn=200, proof_bytes=73)],
         [welcome(epoch=1)],
         [welcome(), welcome()],
         [welcome(), JournalChunk(Lsn(8000), b"x")],  # before anything was proved

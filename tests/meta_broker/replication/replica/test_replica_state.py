@@ -320,7 +320,15 @@ async def test_a_proof_that_cannot_be_read_any_more_ends_the_link(open_stage: Op
     shake(replica, on.replica.journal())
     on.replica._link = ReplicaLink(on.replica, MASTER)
     replica.frame(
-        Accept(epoch=1, parting=written.end, proof_bytes=8, proof=0, heartbeat_ms=500, silence_ms=3000, master=MASTER),
+        Accept(
+            epoch=1,
+            divergence_lsn=written.end,
+            proof_bytes=8,
+            proof=0,
+            heartbeat_ms=500,
+            silence_ms=3000,
+            master=MASTER,
+        ),
         0,
     )
     on.replica.carry_out([ReadProof(Lsn(0), 8)])  # below what is stored
@@ -332,12 +340,20 @@ async def test_a_truncation_takes_back_what_counted_as_acknowledged(open_stage: 
     on = open_stage(FACTS)
     on.receive(written)
     on.on_heartbeat(written.end, written.end)
-    parting = written.puts[0]
+    divergence_lsn = written.puts[0]
     on.reconnect(
-        Accept(epoch=1, parting=parting, proof_bytes=0, proof=0, heartbeat_ms=500, silence_ms=3000, master=MASTER)
+        Accept(
+            epoch=1,
+            divergence_lsn=divergence_lsn,
+            proof_bytes=0,
+            proof=0,
+            heartbeat_ms=500,
+            silence_ms=3000,
+            master=MASTER,
+        )
     )
-    assert on.overs == [Resync(parting, "the master never had it")]
-    assert on.replica.facts.high_watermark == parting
+    assert on.overs == [Resync(divergence_lsn, "the master never had it")]
+    assert on.replica.facts.high_watermark == divergence_lsn
 
 
 @in_loop

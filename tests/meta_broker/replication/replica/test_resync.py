@@ -117,8 +117,8 @@ def test_a_whole_copy_is_given_up_only_when_told_to(tmp_path: Path, master: Mast
 
 def test_a_truncated_incomplete_copy_keeps_its_tail_and_starts_over(tmp_path: Path, master: Master) -> None:
     assert not copy_up_to(tmp_path, master, 20_000)
-    parting = first_record_from(tmp_path, master.start + 10_000)
-    resync(config_of(tmp_path), Resync(parting, "the master never had it"))
+    divergence_lsn = first_record_from(tmp_path, master.start + 10_000)
+    resync(config_of(tmp_path), Resync(divergence_lsn, "the master never had it"))
     assert begun(tmp_path) is None
     assert copied_bytes(tmp_path) == {}
     (saved,) = tmp_path.glob("cut.*")
