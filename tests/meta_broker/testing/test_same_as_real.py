@@ -24,12 +24,25 @@ from meta_client.errors import (
     TransactionMisuse,
     TransactionUnknown,
 )
+from meta_client.net.opaques import next_opaque
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
 from meta_client.producer.results import SendResult
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.errors import LocalProtocolError, XaError
+from meta_client.protocol.requests import (
+    OFFSET_END,
+    Get,
+    OffsetQuery,
+    Offsets,
+    Request,
+    TopicCommand,
+    TopicVerb,
+    Version,
+)
+from meta_client.protocol.responses import Response, Result, Value
+from meta_client.protocol.status import Status
 from meta_client.protocol.xa import XaCode
 from zk.embedded.server import EmbeddedZooKeeper
 from zk.tree.nodes import Partition
@@ -386,3 +399,39 @@ def test_a_send_waits_for_its_broker(cluster: Cluster, client: Client, topic: st
     assert handle.result(60).offset is not None
     assert len(results) == 1
     assert payloads(client, topic) == [b"after", b"before", b"gathered"]
+
+
+# -- requests as other clients send them ----------------------------------------------------------------------------
+
+
+def test_requests_of_others_are_answered_alike(client: Client, producer: Producer, topic: str) -> None:
+    place = producer.send(topic, b"hello", partition="0-0")
+    producer.send(topic, b"again", partition="0-0")
+    connection = client.connections.get(client.topology.view(topic, 60).urls[0], 60)
+
+    def ask(make: Callable[[int], Request]) -> Response:
+        return connection.submit(make(next_opaque())).wait(60)
+
+    def told(make: Callable[[int], Request]) -> tuple[int, bytes]:
+        answer = ask(make)
+        assert isinstance(answer, Result), answer
+        return answer.status, answer.message
+
+    assert place.offset is not None
+    first = place.offset
+    whole = ask(lambda opaque: Get(topic, "g", 0, first, 1000, opaque))
+    assert isinstance(whole, Value)
+    size = len(whole.body) // 2
+    assert told(lambda opaque: Get(topic, "g", 0, 5 * size, 1000, opaque))[0] == Status.NOT_FOUND
+    assert told(lambda opaque: Get(topic, "g", 0, -1, 1000, opaque))[0] == Status.MOVED
+    assert told(lambda opaque: Get(topic, "g", 0, OFFSET_END, 1000, opaque)) == (Status.MOVED, b"%d" % (2 * size))
+    assert told(lambda opaque: Get(topic, "g", 0, 0, 0, opaque))[0] == Status.BAD_REQUEST
+    assert told(lambda opaque: Get(topic, "g", 9, 0, 1000, opaque))[0] == Status.NOT_FOUND
+    assert told(lambda opaque: OffsetQuery(topic, "g", 0, size, opaque))[0] == Status.SUCCESS
+    assert told(lambda opaque: OffsetQuery(topic, "g", 9, 0, opaque))[0] == Status.NOT_FOUND
+    status, found = told(lambda opaque: Offsets(topic, 0, 0, opaque))
+    assert (status, found.split()[:2]) == (Status.SUCCESS, [b"0", b"%d" % (2 * size)])
+    assert told(lambda opaque: Offsets(topic, 9, 0, opaque))[0] == Status.NOT_FOUND
+    assert told(Version)[0] == Status.SUCCESS
+    status, shown = told(lambda opaque: TopicCommand(TopicVerb.SHOW, topic, (), opaque))
+    assert (status, shown.split()[0]) == (Status.SUCCESS, b"partitions=2")
