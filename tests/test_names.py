@@ -11,8 +11,6 @@ PACKAGES: Final = ("journal", "meta_broker", "meta_client", "spark_jobs", "zk")
 TWICE: Final[Mapping[str, str]] = {
     "Branch": "the journal's, and the one that a producer is working on",
     "Put": "the request, and the record that it becomes",
-    "Reject": "raised by listeners, and the frame that refuses a replication link",
-    "State": "of a local transaction, and of a producer's branch: each beside its only user",
 }
 
 

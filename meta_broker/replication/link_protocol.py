@@ -102,7 +102,7 @@ class FetchTail(msgspec.Struct, frozen=True, kw_only=True):
     master: Text
 
 
-class Reject(msgspec.Struct, frozen=True, kw_only=True):
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     """Either side: refuses the link, with the reason. No other frame follows."""
 
     text: Annotated[str, msgspec.Meta(max_length=4096)]
@@ -138,10 +138,10 @@ class FlushAck(NamedTuple):
     flushed: Lsn
 
 
-LinkFrame = Handshake | Accept | FullResync | FetchTail | Reject | SnapshotChunk | JournalChunk | Heartbeat | FlushAck
+LinkFrame = Handshake | Accept | FullResync | FetchTail | Rejected | SnapshotChunk | JournalChunk | Heartbeat | FlushAck
 
-_Text = Handshake | Accept | FullResync | FetchTail | Reject
-_TEXTS: Final[dict[int, type[_Text]]] = {1: Handshake, 2: Accept, 3: FullResync, 4: Reject, 9: FetchTail}
+_Text = Handshake | Accept | FullResync | FetchTail | Rejected
+_TEXTS: Final[dict[int, type[_Text]]] = {1: Handshake, 2: Accept, 3: FullResync, 4: Rejected, 9: FetchTail}
 _PART, _DATA, _POSITION_KIND, _REPORT_KIND = 5, 6, 7, 8
 _KINDS: Final = {cls: kind for kind, cls in _TEXTS.items()}
 

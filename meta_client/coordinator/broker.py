@@ -12,7 +12,7 @@ from meta_client.coordinator.names import BROKER, branch
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.errors import ClientXaError, TransactionMisuse
 from meta_client.producer.producer import Producer
-from meta_client.producer.xa_branch import State
+from meta_client.producer.xa_branch import BranchPhase
 from meta_client.producer.xa_verbs import Listing
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.xa import XaCode
@@ -54,7 +54,7 @@ class BrokerParticipant:
                 f"the producer is in transaction {left.xid.gtrid.decode(errors='replace')} already: end that block "
                 f"first, or give this one a producer and a connection of its own"
             )
-        if left.state is State.PREPARED:
+        if left.state is BranchPhase.PREPARED:
             return
         if not self._owns(left.xid):
             raise CannotEnlist(f"the producer works on branch {left.xid} already: commit it or roll it back first")

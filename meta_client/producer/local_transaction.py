@@ -41,7 +41,7 @@ REQUEST_TIMEOUT_S = 5.0  # for each transaction request, as genuine clients wait
 _log = logging.getLogger(__name__)
 
 
-class State(Enum):
+class LocalState(Enum):
     """State of a local transaction."""
 
     EMPTY = "nothing was sent, no broker knows it"
@@ -56,7 +56,7 @@ class LocalTransaction:
 
     def __init__(self, key: LocalKey, timeout_seconds: int | None, connections: Transports) -> None:
         self.key = key
-        self.state = State.EMPTY
+        self.state = LocalState.EMPTY
         self._timeout_seconds = timeout_seconds
         self._connections = connections
         self._connection: Transport | None = None
@@ -67,7 +67,7 @@ class LocalTransaction:
     @property
     def is_current(self) -> bool:
         """True while its producer sends into it: until it is finished and its block, if any, is left."""
-        return self._in_block or self.state is not State.FINISHED
+        return self._in_block or self.state is not LocalState.FINISHED
 
     @property
     def broker_id(self) -> int | None:
@@ -81,20 +81,20 @@ class LocalTransaction:
 
         A refused message is not in the transaction; one whose fate is unknown makes it rollback-only.
         """
-        if self.state in (State.ROLLBACK_ONLY, State.FINISHED):
+        if self.state in (LocalState.ROLLBACK_ONLY, LocalState.FINISHED):
             raise TransactionFailed(f"transaction {self.key}: {self.state.value}: begin another one")
         partition = choice.choose(view, wanted, self._broker_id)
         connection = self._connection
         if connection is None:
             connection = self._begin(message.topic, view, partition, deadline)
         pending = message.submit(connection, partition, self.key)
-        self.state = State.ROLLBACK_ONLY  # until its answer is here: a cancelled wait leaves it unknown
+        self.state = LocalState.ROLLBACK_ONLY  # until its answer is here: a cancelled wait leaves it unknown
         try:
             place = pending.wait(deadline.remaining_s())
         except SendRefused:
-            self.state = State.ACTIVE
+            self.state = LocalState.ACTIVE
             raise
-        self.state = State.ACTIVE
+        self.state = LocalState.ACTIVE
         return place
 
     def commit(self) -> None:
@@ -103,25 +103,25 @@ class LocalTransaction:
         Raises TransactionFailed (nothing is visible, nor will be), TransactionUnknown, TransactionMisuse.
         """
         match self.state:
-            case State.FINISHED:
+            case LocalState.FINISHED:
                 raise TransactionMisuse(f"transaction {self.key} is over: begin another one")
-            case State.ROLLBACK_ONLY:
+            case LocalState.ROLLBACK_ONLY:
                 self.rollback()
                 raise TransactionFailed(
                     f"transaction {self.key} was rolled back, because no answer came for one of its messages: "
                     "do its work again"
                 )
-            case State.EMPTY:
-                self.state = State.FINISHED
+            case LocalState.EMPTY:
+                self.state = LocalState.FINISHED
                 return
-        self.state = State.FINISHED  # before the request: only one commit is ever sent
+        self.state = LocalState.FINISHED  # before the request: only one commit is ever sent
         where = f"commit of transaction {self.key} on {self._live_connection().url}"
         try:
             self._ask(TransactionVerb.COMMIT_ONE_PHASE)
         except (NotConnected, TooManyRequests, RemoteError) as error:
             if isinstance(error, RemoteError) and is_not_replicated(error.text):
                 raise TransactionUnknown(f"{where}: {error}") from error
-            self.state = State.ROLLBACK_ONLY
+            self.state = LocalState.ROLLBACK_ONLY
             self.rollback()  # a broker too busy to commit may still hold it
             raise TransactionFailed(f"{where}: {error}: it is rolled back, do its work again") from error
         except (ConnectionLost, ReplyTimeout, RemoteProtocolError) as error:
@@ -129,8 +129,8 @@ class LocalTransaction:
 
     def rollback(self) -> None:
         """Drop the messages. Never fails: a broker that can't be reached drops them when the connection ends."""
-        state, self.state = self.state, State.FINISHED
-        if state in (State.EMPTY, State.FINISHED):
+        state, self.state = self.state, LocalState.FINISHED
+        if state in (LocalState.EMPTY, LocalState.FINISHED):
             return
         try:
             self._ask(TransactionVerb.ROLLBACK)
@@ -148,7 +148,7 @@ class LocalTransaction:
         self._in_block = False
         if kind is not None:
             self.rollback()
-        elif self.state is not State.FINISHED:
+        elif self.state is not LocalState.FINISHED:
             self.commit()
 
     def _begin(self, topic: str, view: TopicView, partition: Partition, deadline: Deadline) -> Transport:
@@ -171,7 +171,7 @@ class LocalTransaction:
             raise NoBroker(f"the transaction did not begin: {error}", where) from error
         self._connection = connection
         self._broker_id = partition.broker_id
-        self.state = State.ACTIVE
+        self.state = LocalState.ACTIVE
         return connection
 
     def _ask(self, verb: TransactionVerb) -> None:

@@ -17,7 +17,7 @@ from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.branch_pipeline import BranchPipeline
 from meta_client.producer.outgoing import Outgoing, RoundRobin
 from meta_client.producer.results import SendResult
-from meta_client.producer.xa_branch import Branch, State
+from meta_client.producer.xa_branch import Branch, BranchPhase
 from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs, topic_names
 from meta_client.protocol.answers import BranchStatus, parse_vote
 from meta_client.protocol.errors import MetaError, XaError
@@ -81,7 +81,7 @@ class XaBranches:
         self._begin(xid, broker_id, connection, seconds, deadline)
 
     def _check_free(self, xid: Xid) -> None:
-        if (current := self.current) is not None and current.state is not State.PREPARED:
+        if (current := self.current) is not None and current.state is not BranchPhase.PREPARED:
             code = XaCode.XAER_DUPID if current.xid == xid else XaCode.XAER_PROTO
             raise ClientXaError(code, f"{current.xid} is still {current}: finish it first", f"BEGIN {xid}")
 
@@ -162,7 +162,7 @@ class XaBranches:
         if parse_vote(result.message) is XaCode.XA_RDONLY:
             self.current = None
             return False
-        branch.state = State.PREPARED
+        branch.state = BranchPhase.PREPARED
         self._known[branch.xid] = branch.broker_id
         self._own.add(branch.xid)
         return True
@@ -173,13 +173,13 @@ class XaBranches:
         Durable at the broker on return. Raises XaError; after XAER_RMFAIL call it again: it may have happened.
         """
         branch = self._branch(xid, "COMMIT")
-        if branch.state is State.ACTIVE:
+        if branch.state is BranchPhase.ACTIVE:
             self._await_replies(branch)
-        if branch.state is State.ROLLBACK_ONLY:
+        if branch.state is BranchPhase.ROLLBACK_ONLY:
             self._roll_back(branch)
             text = f"rolled back, because {branch.reason}: do its work again"
             raise ClientXaError(XaCode.XA_RBOTHER, text, f"COMMIT {branch.xid}")
-        if branch.state is State.PREPARED:
+        if branch.state is BranchPhase.PREPARED:
             self._end(TransactionVerb.COMMIT_TWO_PHASE, branch)
         else:
             self._end(TransactionVerb.COMMIT_ONE_PHASE, branch)
@@ -251,11 +251,11 @@ class XaBranches:
     def _found(self, xid: Xid, what: str) -> Branch:
         """Return the prepared branch *xid* of any broker. Raises XaError."""
         broker_id = self._find(xid, what)
-        return Branch(XaKey(xid, self._verbs.qualifier), broker_id, State.PREPARED)
+        return Branch(XaKey(xid, self._verbs.qualifier), broker_id, BranchPhase.PREPARED)
 
     def _active(self, what: str) -> tuple[Branch, BranchPipeline]:
         branch = self._branch(None, what)
-        if branch.state is not State.ACTIVE:
+        if branch.state is not BranchPhase.ACTIVE:
             text = f"it is {branch}, not active: finish it first"
             raise ClientXaError(XaCode.XAER_PROTO, text, f"{what} {branch.xid}")
         assert branch.pipeline is not None
@@ -285,7 +285,7 @@ class XaBranches:
             self._end(TransactionVerb.ROLLBACK, branch)
         except XaError as error:
             is_gone = error.code == XaCode.XAER_NOTA and not isinstance(error, ClientXaError)
-            if branch.state is not State.ROLLBACK_ONLY or not is_gone:
+            if branch.state is not BranchPhase.ROLLBACK_ONLY or not is_gone:
                 raise
             self._drop(branch)  # it never began there, or was prepared without messages: nothing to undo
 
@@ -331,7 +331,7 @@ class XaBranches:
             self._drop(branch)
 
     def _set_rollback_only(self, branch: Branch, why: str) -> None:
-        branch.state, branch.reason = State.ROLLBACK_ONLY, why
+        branch.state, branch.reason = BranchPhase.ROLLBACK_ONLY, why
 
     def _drop(self, branch: Branch) -> None:
         self._known.pop(branch.xid, None)

@@ -7,7 +7,7 @@ from journal.records.xid import XaKey, Xid
 from meta_client.producer.branch_pipeline import BranchPipeline
 
 
-class State(Enum):
+class BranchPhase(Enum):
     """State of a producer's branch."""
 
     ACTIVE = "active"
@@ -21,7 +21,7 @@ class Branch:
 
     key: XaKey
     broker_id: int
-    state: State = State.ACTIVE
+    state: BranchPhase = BranchPhase.ACTIVE
     pipeline: BranchPipeline | None = field(default=None, repr=False)  # None: recovered, not begun here
     reason: str = ""  # of ROLLBACK_ONLY
 

@@ -19,7 +19,7 @@ from meta_broker.replication.link_protocol import (
     Heartbeat,
     JournalChunk,
     LinkDecoder,
-    Reject,
+    Rejected,
     SnapshotChunk,
 )
 from meta_broker.replication.master.handshake import MasterJournal, SendProgress
@@ -76,7 +76,7 @@ class Link:
         self.to_master: deque[bytes] = deque()
         self.to_slave: deque[bytes] = deque()
         self.at_master = LinkDecoder(Handshake, FlushAck, JournalChunk)
-        self.at_slave = LinkDecoder(Accept, FullResync, FetchTail, Reject, SnapshotChunk, JournalChunk, Heartbeat)
+        self.at_slave = LinkDecoder(Accept, FullResync, FetchTail, Rejected, SnapshotChunk, JournalChunk, Heartbeat)
         self.feeding: SendProgress | None = None
         self.wanted: tuple[Lsn, Lsn] | None = None  # what the master lost, and asked for
         self.fetched = b""

@@ -35,7 +35,7 @@ from meta_broker.replication.link_protocol import (
     JournalChunk,
     LinkDecoder,
     LinkFrame,
-    Reject,
+    Rejected,
     SnapshotChunk,
     encode,
     journal_chunk_head,
@@ -94,7 +94,7 @@ class Slave:
         self.held = bytearray()  # the journal from `first` on
         self.reported = -1
         self.is_in = False  # ACCEPT or FULL_RESYNC came
-        self._decoder = LinkDecoder(Accept, FullResync, Reject, SnapshotChunk, JournalChunk, Heartbeat)
+        self._decoder = LinkDecoder(Accept, FullResync, Rejected, SnapshotChunk, JournalChunk, Heartbeat)
         self.transport = Transport(world.loop, self.receive, lambda: None)
         protocol = world.master.attach(self.transport, f"slave-{number}")
         assert protocol is not None
@@ -124,7 +124,7 @@ class Slave:
     def _frame(self, frame: LinkFrame) -> None:
         assert not self.is_refused, "a frame after REJECT"
         match frame:
-            case Reject():
+            case Rejected():
                 self.is_refused = True
                 assert self.is_bad or self.world.is_unreadable, f"refused without a reason: {frame.text}"
                 self.is_bad = True
@@ -151,7 +151,7 @@ class Slave:
             case Heartbeat(_, end, _, _, _):
                 assert self.is_in
                 assert self.end <= end
-        if self.is_paused and not isinstance(frame, Reject):
+        if self.is_paused and not isinstance(frame, Rejected):
             self.unread += 1
             assert self.unread == 1, "sent to one that does not read"  # one piece may have been on its way
         if self.transport.is_full:

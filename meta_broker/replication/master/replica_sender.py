@@ -23,7 +23,7 @@ from meta_broker.replication.link_protocol import (
     JournalChunk,
     LinkDecoder,
     LinkRefused,
-    Reject,
+    Rejected,
     encode,
     journal_chunk_head,
     snapshot_chunk_head,
@@ -185,7 +185,7 @@ class ReplicaSender(asyncio.Protocol):
         if self._state is not SenderState.ENDED:
             self._enter(SenderEvent.END)
             self._owner.refusals.log(self.name, self._slave, reason)
-            self._transport.write(encode(Reject(text=reason[:4096])))
+            self._transport.write(encode(Rejected(text=reason[:4096])))
             self._transport.close()
 
     def drop(self, reason: str) -> None:

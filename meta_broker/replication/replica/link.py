@@ -13,7 +13,7 @@ from meta_broker.replication.link_protocol import (
     JournalChunk,
     LinkDecoder,
     LinkFrame,
-    Reject,
+    Rejected,
     SnapshotChunk,
 )
 from meta_broker.replication.replica.effects import Effect
@@ -46,7 +46,7 @@ class ReplicaLink(asyncio.Protocol):
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._lines = ResponseDecoder()
-        self._decoder = LinkDecoder(Accept, FullResync, FetchTail, Reject, SnapshotChunk, JournalChunk, Heartbeat)
+        self._decoder = LinkDecoder(Accept, FullResync, FetchTail, Rejected, SnapshotChunk, JournalChunk, Heartbeat)
         self._frames: deque[LinkFrame] = deque()  # of one socket read, while none may be handled
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -23,7 +23,7 @@ from meta_broker.replication.link_protocol import (
     JournalChunk,
     LinkFrame,
     LinkRefused,
-    Reject,
+    Rejected,
     SnapshotChunk,
     encode,
 )
@@ -220,7 +220,7 @@ class Replica:
 
     def frame(self, frame: LinkFrame, now_ms: int) -> list[Effect]:
         """The master sent *frame*; by the wall clock it is *now_ms*."""
-        if isinstance(frame, Reject):
+        if isinstance(frame, Rejected):
             return self.leave(f"the master refused: {frame.text}")
         try:
             return self._on_frame(frame, now_ms)

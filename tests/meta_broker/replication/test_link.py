@@ -14,7 +14,7 @@ from journal.records.xid import LocalKey, XaKey, Xid
 from journal.state.checkpoint import read_newest
 from journal.wal.segments import segment_base
 from journal.wal.storage import DirectoryStorage
-from meta_broker.replication.link_protocol import Accept, EpochNumbers, FetchTail, FullResync, Reject
+from meta_broker.replication.link_protocol import Accept, EpochNumbers, FetchTail, FullResync, Rejected
 from meta_broker.replication.master.tail_fetch import PAUSE_S_MIN
 from meta_client.protocol.answers import NOT_REPLICATED
 from meta_client.protocol.requests import (
@@ -165,18 +165,18 @@ def test_a_slave_beyond_retention_gets_the_newest_checkpoint_and_then_the_stream
 def test_a_foreign_slave_is_told_why_it_is_refused(lone_broker: BrokerProcess) -> None:
     with raw_slave(lone_broker.port) as slave:
         slave.handshake(cluster="another")
-        assert "is of broker 0 of cluster 'another'" in slave.expect(Reject).text
+        assert "is of broker 0 of cluster 'another'" in slave.expect(Rejected).text
         assert list(slave.frames()) == []
     with raw_slave(lone_broker.port) as slave:
         slave.begin()
         slave.report(1 << 40)
-        assert "claims to have LSN 1099511627776" in slave.expect(Reject).text
+        assert "claims to have LSN 1099511627776" in slave.expect(Rejected).text
     with raw_slave(lone_broker.port) as slave:
         slave.report(0)
-        assert "a FLUSH_ACK before its HANDSHAKE" in slave.expect(Reject).text
+        assert "a FLUSH_ACK before its HANDSHAKE" in slave.expect(Rejected).text
     with raw_slave(lone_broker.port) as slave:
         slave.socket.sendall(b"get orders g 0 0 100 1\r\n")
-        assert "an unexpected frame" in slave.expect(Reject).text
+        assert "an unexpected frame" in slave.expect(Rejected).text
     with WireClient(lone_broker.port) as client:
         client.send(Replicate(1), Version(2))  # asks for more before the link is there
         assert client.receive().opaque == 1
@@ -316,7 +316,7 @@ def test_a_lost_tail_that_cannot_be_fetched_is_not_asked_for_at_once_again_and_l
             assert time.monotonic() < began + WAIT_S
             with raw_slave(broker.port) as slave:
                 slave.handshake(*epoch_history, start=128, end=lsn + 5000)
-                answer = next(frame for frame in slave.frames() if isinstance(frame, FetchTail | Reject))
+                answer = next(frame for frame in slave.frames() if isinstance(frame, FetchTail | Rejected))
                 asked += isinstance(answer, FetchTail)
         assert time.monotonic() >= began + 2 * PAUSE_S_MIN
         assert broker.log.count("lost here, fetching it") == 1

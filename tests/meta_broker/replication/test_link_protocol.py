@@ -19,7 +19,7 @@ from meta_broker.replication.link_protocol import (
     JournalChunk,
     LinkDecoder,
     LinkFrame,
-    Reject,
+    Rejected,
     SnapshotChunk,
     encode,
     journal_chunk_head,
@@ -53,9 +53,9 @@ EVERYTHING: tuple[tuple[LinkFrame, bytes], ...] = (
     (JournalChunk(Lsn(4096), b"\0" * 300), journal_chunk_head(4096, 300) + b"\0" * 300),
     (Heartbeat(Lsn(1), Lsn(2), 3, True, "sync"), encode(Heartbeat(Lsn(1), Lsn(2), 3, True, "sync"))),
     (FlushAck(Lsn(2**63 - 1)), encode(FlushAck(Lsn(2**63 - 1)))),
-    (Reject(text="no"), encode(Reject(text="no"))),
+    (Rejected(text="no"), encode(Rejected(text="no"))),
 )
-ALL = (Handshake, Accept, FullResync, FetchTail, SnapshotChunk, JournalChunk, Heartbeat, FlushAck, Reject)
+ALL = (Handshake, Accept, FullResync, FetchTail, SnapshotChunk, JournalChunk, Heartbeat, FlushAck, Rejected)
 GOLDEN = bytes.fromhex("2a3e7afe08000000080000000010000000000000")
 
 

@@ -9,7 +9,7 @@ from journal.records.xid import Xid
 from meta_client.client import Client
 from meta_client.errors import ClientXaError, NoBroker, SendRefused, SendUnknown
 from meta_client.producer.producer import Producer
-from meta_client.producer.xa_branch import State
+from meta_client.producer.xa_branch import BranchPhase
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.messages import iter_frames
 from meta_client.protocol.requests import MultiPut, Put, Request, TransactionCommand, TransactionVerb, Version
@@ -196,7 +196,7 @@ def test_a_refused_message_is_never_left_out_of_a_prepared_branch(producer: Prod
         with pytest.raises(SendRefused):
             result()
     assert producer.tpc_branch is not None
-    assert producer.tpc_branch.state is State.ROLLBACK_ONLY
+    assert producer.tpc_branch.state is BranchPhase.ROLLBACK_ONLY
     with pytest.raises(XaError, match="because the broker refused one of its messages"):
         producer.tpc_prepare()
     producer.tpc_rollback()
@@ -285,7 +285,7 @@ def test_a_broker_that_dies_under_begin_takes_the_next_branch(
     with pytest.raises(XaError, match="XAER_RMFAIL"):
         producer.tpc_prepare()
     assert producer.tpc_branch is not None
-    assert producer.tpc_branch.state is State.ROLLBACK_ONLY
+    assert producer.tpc_branch.state is BranchPhase.ROLLBACK_ONLY
     broker.peer.handler = but(is_verb(TransactionVerb.ROLLBACK), lambda request: refusal(request, later))
     with contextlib.nullcontext() if later == NOTA else pytest.raises(XaError, match="it has timed out"):
         producer.tpc_rollback()

@@ -6,7 +6,7 @@ from journal.records.xid import Xid
 from meta_client.client import Client
 from meta_client.errors import ClientXaError, NoPartition, SendUnknown, TransactionMisuse
 from meta_client.producer.producer import Producer
-from meta_client.producer.xa_branch import State
+from meta_client.producer.xa_branch import BranchPhase
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.errors import LocalProtocolError, XaError
 from meta_client.protocol.requests import Put, Request, TransactionCommand, TransactionVerb, Version
@@ -192,7 +192,7 @@ def test_a_message_of_unknown_fate_leaves_only_rollback(producer: Producer, brok
         producer.send("meta-test", b"", timeout_s=0.5)
     broker.peer.handler = willing
     assert producer.tpc_branch is not None
-    assert producer.tpc_branch.state is State.ROLLBACK_ONLY
+    assert producer.tpc_branch.state is BranchPhase.ROLLBACK_ONLY
     with pytest.raises(XaError, match="to be rolled back"):
         producer.tpc_prepare()
     with pytest.raises(XaError, match="rolled back, because no answer came") as caught:

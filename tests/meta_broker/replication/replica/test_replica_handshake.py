@@ -16,7 +16,7 @@ from meta_broker.replication.link_protocol import (
     JournalChunk,
     LinkDecoder,
     LinkFrame,
-    Reject,
+    Rejected,
     SnapshotChunk,
 )
 from meta_broker.replication.replica.effects import (
@@ -182,7 +182,7 @@ def test_a_journal_that_is_whole_needs_no_checkpoint() -> None:
 @pytest.mark.parametrize(
     "frames",
     [
-        [Reject(text="another cluster")],
+        [Rejected(text="another cluster")],
         [position()],
         [JournalChunk(Lsn(9000), b"x")],
         [FlushAck(Lsn(1))],
