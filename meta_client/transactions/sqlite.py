@@ -162,12 +162,9 @@ def _connect(path: str) -> sqlite3.Connection:
 
 def _look_up(connection: sqlite3.Connection) -> TableIdentity:
     path = _file(connection)
-    try:
-        found = _rows(connection, f"SELECT table_id, home, keep_s FROM {IDENTITY}")
-    except sqlite3.OperationalError as error:
-        if "no such table" not in str(error):
-            raise
-        raise NoDecisionTable(path) from error
+    if not _rows(connection, f"SELECT name FROM pragma_table_info('{IDENTITY}')"):
+        raise NoDecisionTable(path)
+    found = _rows(connection, f"SELECT table_id, home, keep_s FROM {IDENTITY}")
     if not found:
         raise NoDecisionTable(path, f"{IDENTITY} is empty")
     if _rows(connection, f"SELECT name FROM pragma_table_info('{TABLE}') WHERE pk") != [("gtrid",)]:
