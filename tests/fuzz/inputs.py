@@ -16,10 +16,10 @@ from tests.fuzz.streams import damage
 INPUTS = int(os.environ.get("METAQ_FUZZ_INPUTS", "200000"))
 SEED = int(os.environ.get("METAQ_FUZZ_SEED", "0")) or Random().randrange(1, 2**32)
 
-HANDSHAKE = encode(Handshake(version=1, cluster="metaq", broker_id=0, slave_id=9, lives=(), start=0, end=0))
+HANDSHAKE = encode(Handshake(version=1, cluster="metaq", broker_id=0, slave_id=9, epoch_history=(), start=0, end=0))
 FRAMES = [
     HANDSHAKE,
-    encode(Handshake(version=1, cluster="metaq", broker_id=0, slave_id=1, lives=((1, 2, 3),), start=5, end=9)),
+    encode(Handshake(version=1, cluster="metaq", broker_id=0, slave_id=1, epoch_history=((1, 2, 3),), start=5, end=9)),
     encode(FlushAck(Lsn(0))),
     encode(FlushAck(Lsn(2**40))),
     encode(Heartbeat(Lsn(4), Lsn(8), 15, True, "sync")),

@@ -397,7 +397,9 @@ def test_a_principal_that_is_one_slave_is_no_other(tmp_path: Path) -> None:
     file = AccessFile(tmp_path / "access.toml", one="replicate = true\nslaves = [1]")
     with running_broker(tmp_path / "broker", None, config=CONFIG + file.section()) as broker:
         for slave_id, refused in ((2, True), (1, False)):
-            hello = Handshake(version=1, cluster="metaq", broker_id=0, slave_id=slave_id, lives=(), start=0, end=0)
+            hello = Handshake(
+                version=1, cluster="metaq", broker_id=0, slave_id=slave_id, epoch_history=(), start=0, end=0
+            )
             with logged_in(broker.port, "one") as client:
                 assert client.result(Replicate(1)).is_success
                 client.socket.sendall(encode(hello))
