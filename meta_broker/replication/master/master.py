@@ -189,7 +189,7 @@ class Master:
         self._is_closed = True
         await self.cold_reader.close()
 
-    # -- replica_sender.SenderOwner -----------------------------------------------------------------------------------
+    # -- sender_owner.SenderOwner -------------------------------------------------------------------------------------
 
     def decide_start(self, handshake: Handshake) -> StartStream | StartFetch | StartResync:
         journal = self.journal

@@ -3,15 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from journal.checksum import crc32
 from journal.errors import JournalError, UnreadableRange
 from journal.records.header import Lsn
-from journal.wal.journal import Journal
 from journal.wal.segments import SEGMENT_HEADER_BYTES
 from journal.wal.storage_file import Buffer
-from meta_broker.config.replication_section import ReplicationSection
 from meta_broker.replication.link_protocol import (
     BULK_BYTES_MAX,
     Accept,
@@ -19,7 +17,6 @@ from meta_broker.replication.link_protocol import (
     FlushAck,
     FullResync,
     Handshake,
-    Heartbeat,
     JournalChunk,
     LinkDecoder,
     LinkRefused,
@@ -30,11 +27,9 @@ from meta_broker.replication.link_protocol import (
 )
 from meta_broker.replication.master.handshake import SendProgress, StartFetch, StartResync, StartStream
 from meta_broker.replication.master.handshake_reads import proof_place
-from meta_broker.replication.master.refusals import Refusals
+from meta_broker.replication.master.sender_owner import SenderOwner
 from meta_broker.replication.master.sender_state import SENDS, SendBlock, SenderEvent, SenderState, next_state
 from meta_broker.store.cold_read import ColdRead
-from meta_broker.store.cold_reader import ColdReader
-from meta_broker.store.message_store import MessageStore
 from meta_broker.store.partition_index import JournalSlice
 from meta_client.protocol.errors import RemoteProtocolError
 
@@ -42,38 +37,6 @@ log = logging.getLogger(__name__)
 
 READ_RETRY_S = 5.0  # between two attempts to read what the disk does not return
 CHUNKS_PER_TURN = 4  # to one slave that catches up, before clients have their turn
-
-
-class SenderOwner(Protocol):
-    """The part of the master a replica sender uses."""
-
-    section: ReplicationSection
-    store: MessageStore
-    journal: Journal
-    cold_reader: ColdReader
-    refusals: Refusals
-    url: str
-
-    def decide_start(self, handshake: Handshake) -> StartStream | StartFetch | StartResync:
-        """Decide how to start the slave. Raises LinkRefused."""
-
-    def checkpoint(self) -> "asyncio.Future[bytes]":
-        """Return the newest checkpoint's file; blank: the journal is complete. The future may fail with a
-        JournalError.
-        """
-
-    def on_attached(self, sender: "ReplicaSender", side: SendProgress) -> None:
-        """Record that the slave was accepted. Raises LinkRefused if there are too many."""
-
-    def fetch(self, sender: "ReplicaSender", handshake: Handshake, divergence_lsn: Lsn) -> None:
-        """Fetch the slave's tail from *divergence_lsn* on. Raises LinkRefused if another slave is sending one."""
-
-    def on_fetched(self, sender: "ReplicaSender", lsn: Lsn, data: bytes | memoryview) -> None:
-        """Add a piece of the tail. Raises LinkRefused."""
-
-    def on_ack(self, sender: "ReplicaSender", side: SendProgress) -> None: ...
-    def position(self, slave_id: int) -> Heartbeat: ...
-    def on_closed(self, sender: "ReplicaSender") -> None: ...
 
 
 class ReplicaSender(asyncio.Protocol):
@@ -85,7 +48,7 @@ class ReplicaSender(asyncio.Protocol):
 
     def __init__(
         self,
-        owner: SenderOwner,
+        owner: "SenderOwner[ReplicaSender]",
         loop: asyncio.AbstractEventLoop,
         transport: asyncio.Transport,
         name: str,
