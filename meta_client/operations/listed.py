@@ -13,7 +13,7 @@ LINES_MAX: Final = 1_000_000  # partitions: far more than a group has
 
 
 class BadList(MetaError):
-    """A line of the file was not printed by `metaq groups`. Nothing was changed."""
+    """A line of the file was not printed by `metaq groups`. Nothing was changed: correct the line."""
 
 
 class _Line(msgspec.Struct):

@@ -19,7 +19,7 @@ from zk.tree.nodes import TopicPartition
 
 
 class ResetRefused(MetaError):
-    """The reset is not possible as requested. Nothing was changed."""
+    """The reset is not possible as requested, for the reason it gives. Nothing was changed: correct the request."""
 
 
 @dataclass(frozen=True, slots=True)
