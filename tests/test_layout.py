@@ -1,4 +1,4 @@
-"""A product file holds one concept: none is longer than a sitting, and a short one says why it stands alone."""
+"""A product file holds one concept: a long one says why it is one, a short one why it stands alone."""
 
 import ast
 from pathlib import Path
@@ -17,8 +17,13 @@ def lines(path: Path) -> int:
     return len(path.read_text().splitlines())
 
 
-def test_no_file_is_too_long() -> None:
-    assert [str(path.relative_to(ROOT)) for path in FILES if lines(path) > LINES_MAX] == []
+def description(path: Path) -> str:
+    return " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+
+
+def test_a_long_file_says_why_it_is_one() -> None:
+    long = [path for path in FILES if lines(path) > LINES_MAX]
+    assert [str(path.relative_to(ROOT)) for path in long if "Longer than others:" not in description(path)] == []
 
 
 @pytest.mark.parametrize(
@@ -27,5 +32,5 @@ def test_no_file_is_too_long() -> None:
     ids=lambda path: path.stem,
 )
 def test_a_short_file_says_why_it_stands_alone(path: Path) -> None:
-    told = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+    told = description(path)
     assert "Stands alone:" in told or "Imported when" in told, f"{path}: join it with its other half, or say why not"

@@ -1,4 +1,8 @@
-"""One client's connection: decodes requests, sends replies, and stops reading at its limits."""
+"""One client's connection: decodes requests, sends replies, and stops reading at its limits.
+
+Longer than others: one state, of which each method is a few lines; connection_state.py has its table, and what needs no
+state of it is in request_receiver.py, reply_queue.py, turns.py and identified.py.
+"""
 
 import asyncio
 import logging
