@@ -143,6 +143,13 @@ def test_after_a_break_the_stream_goes_on_where_the_logs_part_and_the_master_pro
             assert stored(broker.data)[lsn : slave.end] == slave.stream
 
 
+def begins_later(port: int) -> bool:
+    """Return whether a new slave would not be sent the journal from its first byte on."""
+    with raw_slave(port) as slave:
+        slave.handshake()
+        return slave.expect(FullResync).start > 0
+
+
 def test_a_slave_beyond_retention_gets_the_newest_checkpoint_and_then_the_stream(tmp_path: Path) -> None:
     config = SMALL_SEGMENTS.replace("3600.0", "2.0") + "[retention]\nbytes = 262144\nwhen = 0.2\n"
     with running_broker(tmp_path / "broker", None, config=config) as broker, WireClient(broker.port) as client:
@@ -150,6 +157,7 @@ def test_a_slave_beyond_retention_gets_the_newest_checkpoint_and_then_the_stream
             client.put("orders", 0, BODY)
         first = broker.data / f"{0:020d}.journal"
         wait_until(lambda: not first.exists(), "retention drops the first segment")
+        wait_until(lambda: begins_later(broker.port), "the master's journal begins after it")
         with raw_slave(broker.port) as slave:
             slave.handshake()
             resync = slave.expect(FullResync)
