@@ -96,7 +96,8 @@ class MasterRole(Role):
             assert membership is not None
             try:
                 await asyncio.to_thread(membership.master_node.await_free)
-                position = await asyncio.to_thread(membership.journal_position)  # as the other one left it
+                node = await asyncio.to_thread(membership.replication)  # as the other one, or a promotion, left it
+                position = await asyncio.to_thread(membership.journal_position)
             except ZooKeeperUnavailable:
                 return None  # stopped meanwhile
             self._is_held = False
