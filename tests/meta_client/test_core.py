@@ -398,7 +398,7 @@ PARTS = st.lists(
 def test_any_answer_decodes_as_by_python_alone(
     parts: list[tuple[bytes, int, int]], alike: bool, offset: int, data: st.DataObject
 ) -> None:
-    """Whatever lengths, flags and ids, a bit flipped or not, cut anywhere; and after offsets of 63 bits."""
+    """Messages of any lengths, flags and ids, a bit flipped or not, cut anywhere; and after offsets of 63 bits."""
     body = bytearray(b"".join(encode_frame(number, flag, b"" if alike else text) for text, flag, number in parts))
     if body and data.draw(st.booleans()):
         body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))

@@ -1,14 +1,13 @@
 """An archive in a directory on another disk, which is full, or hangs: retention waits, and nothing else does."""
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from meta_client.protocol.requests import Put
 from meta_client.protocol.status import Status
-from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.broker import BrokerProcess, wait_with
 from tests.fixtures.small_disk import enlarge, small_disk
 from tests.fixtures.wire import WireClient
 
@@ -40,13 +39,6 @@ def broker_with(data: Path, archive: Path) -> Iterator[BrokerProcess]:
     broker.audit()
 
 
-def wait_until(condition: Callable[[], bool], broker: BrokerProcess) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, broker.log
-        time.sleep(0.05)
-
-
 def put(client: WireClient, number: int) -> None:
     answer = client.result(Put("orders", 0, 0, None, None, client.opaque(), (b"%d." % number).ljust(10_000, b".")))
     assert answer.status == Status.SUCCESS, answer
@@ -72,8 +64,8 @@ def test_a_full_disk_of_the_archive_refuses_no_message(tmp_path: Path) -> None:
         assert "checkpoint failed" not in broker.log
         kept = stored(archive)
         enlarge(archive, "1g")
-        wait_until(lambda: stored(archive) > kept, broker)
-        wait_until(lambda: len(list(broker.data.glob("*.journal"))) <= 3, broker)
+        wait_with(lambda: stored(archive) > kept, broker)
+        wait_with(lambda: len(list(broker.data.glob("*.journal"))) <= 3, broker)
 
 
 def test_an_archive_that_hangs_holds_up_neither_checkpoints_nor_a_stop(tmp_path: Path) -> None:
@@ -91,5 +83,5 @@ def test_an_archive_that_hangs_holds_up_neither_checkpoints_nor_a_stop(tmp_path:
             for number in range(150):
                 put(client, number)
             checkpoints = broker.log.count("checkpoint written")
-            wait_until(has_more_checkpoints, broker)
+            wait_with(has_more_checkpoints, broker)
         assert broker.stop() == 0

@@ -3,7 +3,7 @@
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import Get, Put, TopicVerb, TransactionVerb
 from meta_client.protocol.responses import Result
 from meta_client.protocol.status import Status
-from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.broker import BrokerProcess, wait_with
 from tests.fixtures.small_disk import enlarge, fill_up, small_disk
 from tests.fixtures.topic_commands import command
 from tests.fixtures.wire import Refused, WireClient
@@ -58,13 +58,6 @@ def broker_on(disk: Path, config: str = CONFIG) -> Iterator[BrokerProcess]:
         finally:
             broker.kill()
         broker.audit()
-
-
-def wait_until(condition: Callable[[], bool], broker: BrokerProcess) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, broker.log
-        time.sleep(0.05)
 
 
 def body(number: int) -> bytes:
@@ -124,7 +117,7 @@ def test_new_messages_are_refused_and_everything_else_goes_on(tmp_path: Path) ->
             client.verb(V.COMMIT_TWO_PHASE, keys[3])
             assert [message.payload for _, message in client.read_all("invoices", 0)] == [b"before"] * 2
             enlarge(disk, "16m")
-            wait_until(lambda: not try_put(client, count), broker)
+            wait_with(lambda: not try_put(client, count), broker)
             client.verb(V.BEGIN, keys[0])
             assert stored(client) == list(map(body, range(count + 1)))
         assert broker.log.count("disk full, new messages are refused until there is room") >= 1
@@ -167,7 +160,7 @@ def test_retention_makes_room_whatever_its_schedule(tmp_path: Path) -> None:
         number = 0
         while number < 1_000:
             count = fill(client, number)
-            wait_until(lambda: not try_put(client, count), broker)  # noqa: B023 - called at once
+            wait_with(lambda: not try_put(client, count), broker)  # noqa: B023 - called at once
             number = count + 1
         assert broker.log.count("segments dropped") > 1
 
@@ -178,13 +171,13 @@ def test_retention_makes_room_on_a_disk_that_a_stranger_has_filled(tmp_path: Pat
     with broker_on(disk, CONFIG + RETENTION) as broker, WireClient(broker.port) as client:
         for number in range(200):
             assert not try_put(client, number)
-        wait_until(lambda: (broker.data / RESERVE).exists(), broker)
+        wait_with(lambda: (broker.data / RESERVE).exists(), broker)
         fill_up(disk)
         count = fill(client, 200)
-        wait_until(lambda: "reserve given up" in broker.log, broker)
-        wait_until(lambda: not try_put(client, count), broker)
+        wait_with(lambda: "reserve given up" in broker.log, broker)
+        wait_with(lambda: not try_put(client, count), broker)
         assert "segments dropped" in broker.log
-        wait_until(lambda: (broker.data / RESERVE).exists(), broker)
+        wait_with(lambda: (broker.data / RESERVE).exists(), broker)
         start = client.get("orders", 0, 0)
         assert getattr(start, "status", None) == Status.MOVED
 
@@ -195,7 +188,7 @@ def test_a_start_on_a_disk_without_a_byte_left(tmp_path: Path) -> None:
         with WireClient(broker.port) as client:
             for number in range(100):
                 assert not try_put(client, number)
-            wait_until(lambda: (broker.data / RESERVE).exists(), broker)
+            wait_with(lambda: (broker.data / RESERVE).exists(), broker)
         assert broker.stop() == 0
         stranger = fill_up(disk)
         broker.start()
@@ -206,7 +199,7 @@ def test_a_start_on_a_disk_without_a_byte_left(tmp_path: Path) -> None:
         stranger.unlink()
         broker.start()
         with WireClient(broker.port) as client:
-            wait_until(lambda: not try_put(client, count), broker)
+            wait_with(lambda: not try_put(client, count), broker)
         assert broker.stop() == 0
 
 
@@ -214,7 +207,7 @@ def test_a_start_in_mode_sync_on_a_disk_without_a_byte_left(tmp_path: Path) -> N
     """Such a master writes a file before its first record."""
     disk = tmp_path / "disk"
     with broker_on(disk, CONFIG + "[replication]\nmode = 'sync'\n") as broker:
-        wait_until(lambda: (broker.data / RESERVE).exists(), broker)
+        wait_with(lambda: (broker.data / RESERVE).exists(), broker)
         assert broker.stop() == 0
         fill_up(disk)
         broker.start()
@@ -228,7 +221,7 @@ def test_the_last_room_is_for_the_next_start(tmp_path: Path) -> None:
     small = CONFIG.replace("segment_bytes = 524288", "segment_bytes = 135168")
     with broker_on(disk, small) as broker:
         with WireClient(broker.port) as client:
-            wait_until(lambda: (broker.data / RESERVE).exists(), broker)
+            wait_with(lambda: (broker.data / RESERVE).exists(), broker)
             fill_up(disk)
             count = fill(client)
             verbs = itertools.cycle((TopicVerb.CLOSE, TopicVerb.OPEN))
@@ -265,7 +258,7 @@ def test_a_start_that_has_no_room_for_its_first_record_applies_retention_first(t
             assert moved.status == Status.MOVED
             found = [message.payload for _, message in client.read_all("orders", 0, int(moved.text))]
             assert found == list(map(body, range(300)))[-len(found) :] != []
-            wait_until(lambda: not try_put(client, 300), broker)
+            wait_with(lambda: not try_put(client, 300), broker)
         assert broker.stop() == 0
 
 
@@ -295,7 +288,7 @@ def test_below_the_watermark_new_messages_are_refused_and_everything_else_goes_o
             assert not try_put(client, 0)
             found = os.statvfs(disk)
             stranger.write_bytes(bytes(found.f_bfree * found.f_frsize - (1 << 20)))
-            wait_until(lambda: bool(try_put(client, 1)), broker)
+            wait_with(lambda: bool(try_put(client, 1)), broker)
             assert "broker.disk_free_bytes_min is 2097152" in try_put(client, 1)
             with pytest.raises(Refused, match=r"XAException:code=-7,msg=the disk has"):
                 client.verb(V.BEGIN, XaKey(Xid.of("new", "one"), "uq"))
@@ -312,7 +305,7 @@ def test_below_the_watermark_new_messages_are_refused_and_everything_else_goes_o
             time.sleep(2 * CHECK_S)
             assert try_put(client, count)
             stranger.unlink()
-            wait_until(lambda: not try_put(client, count), broker)
+            wait_with(lambda: not try_put(client, count), broker)
         assert "disk low, new messages are refused until more is free" in broker.log
         assert "disk has room above the watermark again" in broker.log
         assert "disk full" not in broker.log
