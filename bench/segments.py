@@ -13,7 +13,7 @@ from typing import TypeVar
 import click
 
 from journal.records.header import Offset
-from journal.records.record import PartitionName, Put
+from journal.records.record import PartitionName, PutRecord
 from journal.wal.flush_mode import SYNC
 from journal.wal.journal import Journal
 from journal.wal.segments import JournalIdentity, Segments
@@ -88,7 +88,7 @@ def _rolls(work: Path, kind: type[Segments]) -> tuple[float, str]:
     while len(rolling) < ROLLS:
         count = len(segments)
         now = time.perf_counter()
-        header = journal.append(Put(NAME, Offset(0), 1), 0, [payload], RECORD_BYTES)
+        header = journal.append(PutRecord(NAME, Offset(0), 1), 0, [payload], RECORD_BYTES)
         journal.wait_flushed(header.end)
         (rolling if len(segments) > count else others).append(time.perf_counter() - now)
         if len(segments) > 4:

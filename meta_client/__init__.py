@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from journal.records.xid import Xid
     from meta_client.client import Client
-    from meta_client.consumer.batch import Batch, ReceivedMessage
     from meta_client.consumer.config import ConsumerConfig
     from meta_client.consumer.consumer import Consumer
     from meta_client.consumer.error_policy import Reject, Retry
+    from meta_client.consumer.messages.batch import Batch
+    from meta_client.consumer.messages.received_message import ReceivedMessage
     from meta_client.consumer.offsets import OffsetStore
     from meta_client.errors import (
         BufferFull,
@@ -112,7 +113,7 @@ __all__ = [
 
 # Imported when first used: a broker needs only meta_client.protocol, and the command line only its own commands.
 _HOMES = {
-    "Batch": "meta_client.consumer.batch",
+    "Batch": "meta_client.consumer.messages.batch",
     "BatchingConfig": "meta_client.producer.partition_queues",
     "BranchHandle": "meta_client.producer.branch_batch",
     "BranchStatus": "meta_client.protocol.answers",
@@ -140,7 +141,7 @@ _HOMES = {
     "PartitionClosed": "meta_client.errors",
     "Partitioner": "meta_client.producer.partitioners",
     "Producer": "meta_client.producer.producer",
-    "ReceivedMessage": "meta_client.consumer.batch",
+    "ReceivedMessage": "meta_client.consumer.messages.batch",
     "Reject": "meta_client.consumer.error_policy",
     "RemoteError": "meta_client.protocol.errors",
     "ReplyTimeout": "meta_client.errors",

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.producer.batch import ProducerBatch
 from meta_client.protocol.requests import Body
 from zk.tree.nodes import Partition

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import browse
 from meta_client.consumer.config import ConsumerConfig, group_of
 from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed, NotSupported
 from meta_client.metadata.allowed_codecs import AllowedCodecs

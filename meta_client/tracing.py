@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from journal.records.xid import XaKey
-    from meta_client.consumer.batch import ReceivedMessage
+    from meta_client.consumer.messages.received_message import ReceivedMessage
     from meta_client.coordinator.steps import TwoPhaseStep
     from meta_client.transactions.steps import CommitStep
 

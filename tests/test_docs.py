@@ -20,8 +20,9 @@ import pytest
 from meta_broker.access.quota import Quota
 from meta_broker.config.access_section import AccessSection
 from meta_broker.config.admin_section import AdminSection
-from meta_broker.config.broker_config import TopicConfig, load
+from meta_broker.config.broker_config import TopicConfig
 from meta_broker.config.broker_section import BrokerSection
+from meta_broker.config.loading import load
 from meta_broker.config.replication_section import ReplicationSection
 from meta_broker.config.retention_section import RetentionSection
 from meta_broker.config.slave_section import SlaveSection

@@ -1,17 +1,11 @@
 """No public class name stands twice: a reader who meets a name knows which class it is."""
 
 import ast
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = ("journal", "meta_broker", "meta_client", "spark_jobs", "zk")
-# Classes that stand twice all the same, and why. One that is renamed leaves the table.
-TWICE: Final[Mapping[str, str]] = {
-    "Branch": "the journal's, and the one that a producer is working on",
-    "Put": "the request, and the record that it becomes",
-}
 
 
 def public_classes() -> dict[str, list[str]]:
@@ -32,4 +26,4 @@ def test_a_class_name_stands_once_besides_asyncio_twins() -> None:
         of_threads = [path for path in paths if not path.startswith("meta_client/aio/")]
         if len(of_threads) > 1 or len(paths) - len(of_threads) > 1:
             twice[name] = paths
-    assert twice.keys() == TWICE.keys(), twice
+    assert twice == {}

@@ -42,8 +42,8 @@ from journal.records.record import (
     PartitionEnd,
     PartitionName,
     Prepare,
-    Put,
     PutBatch,
+    PutRecord,
     Record,
     Relocate,
     RelocatedExtent,
@@ -69,9 +69,9 @@ def _topic(raw: bytes) -> str:
     return raw.decode()
 
 
-def _read_put(meta: bytes) -> Put:
+def _read_put(meta: bytes) -> PutRecord:
     base, count, partition = PUT.unpack_from(meta)
-    return Put(PartitionName(_topic(meta[PUT.size :]), partition), Offset(base), count)
+    return PutRecord(PartitionName(_topic(meta[PUT.size :]), partition), Offset(base), count)
 
 
 def _read_put_batch(meta: bytes) -> PutBatch:

@@ -39,8 +39,8 @@ from journal.records.record import (
     PartitionEnd,
     PartitionName,
     Prepare,
-    Put,
     PutBatch,
+    PutRecord,
     Record,
     Relocate,
     Rollback,
@@ -111,7 +111,7 @@ def _end(end: PartitionEnd) -> bytes:
     return END.pack(end.end, end.name.partition, len(topic)) + topic
 
 
-def _write_put(record: Put) -> bytes:
+def _write_put(record: PutRecord) -> bytes:
     return PUT.pack(record.base, record.count, record.name.partition) + _topic_bytes(record.name)
 
 
@@ -194,7 +194,7 @@ def _write_dropped_records(record: DroppedRecords) -> bytes:
 
 
 ENCODERS: Final[dict[type[Record], tuple[RecordType, Callable[[Any], bytes]]]] = {
-    Put: (RecordType.PUT, _write_put),
+    PutRecord: (RecordType.PUT, _write_put),
     PutBatch: (RecordType.PUT_BATCH, _write_put_batch),
     TxPut: (RecordType.TX_PUT, _write_tx_put),
     Prepare: (RecordType.PREPARE, _write_prepare),

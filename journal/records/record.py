@@ -37,7 +37,7 @@ class PartitionName(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-class Put(msgspec.Struct, frozen=True):
+class PutRecord(msgspec.Struct, frozen=True):
     """*count* messages, visible once acknowledged, at *base* of a partition. Body: their frames."""
 
     name: PartitionName
@@ -46,7 +46,7 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class PutBatch(msgspec.Struct, frozen=True):
-    """A Put that its producer numbered, so that a retry is known. Ids rise by one from *first_id* on."""
+    """A put that its producer numbered, so that a retry is known. Ids rise by one from *first_id* on."""
 
     name: PartitionName
     base: Offset
@@ -194,7 +194,7 @@ class DroppedRecords(msgspec.Struct, frozen=True):
 
 
 Record = (
-    Put
+    PutRecord
     | PutBatch
     | TxPut
     | Prepare

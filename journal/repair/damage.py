@@ -18,8 +18,8 @@ from journal.records.record import (
     Heuristic,
     PartitionName,
     Prepare,
-    Put,
     PutBatch,
+    PutRecord,
     Relocate,
     Rollback,
     TxPut,
@@ -173,7 +173,7 @@ class _Survey:
         except InvalidRecord:
             return  # whole, but of a newer metaq: its content is unknown
         match record:
-            case Put(name, base, _) | PutBatch(name, base, _):
+            case PutRecord(name, base, _) | PutBatch(name, base, _):
                 self._advance(name, base, header.body_bytes)
             case TxPut(key, branch_lsn, name, _) if branch_lsn == NO_BRANCH:
                 self._branches[header.lsn] = key, {name: header.body_bytes}

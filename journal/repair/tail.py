@@ -13,7 +13,17 @@ from journal.records.decoders import decode
 from journal.records.header import Lsn, record_type_name
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import LedgerEntry
-from journal.records.record import Commit, Forget, Heuristic, PartitionName, Prepare, Put, PutBatch, Record, Rollback
+from journal.records.record import (
+    Commit,
+    Forget,
+    Heuristic,
+    PartitionName,
+    Prepare,
+    PutBatch,
+    PutRecord,
+    Record,
+    Rollback,
+)
 from journal.records.states import BranchState
 from journal.records.topic_changes import TopicChange
 from journal.state.journal_state import Branch, JournalState
@@ -135,7 +145,7 @@ def tail_of(entries: Iterable[ScannedRecord], start: int, copy: JournalState | N
         tail.end = entry.header.end
         tail.records += 1
         match record := _maybe_record(entry):
-            case Put(name, base, count) | PutBatch(name, base, count):
+            case PutRecord(name, base, count) | PutBatch(name, base, count):
                 _add_range(tail, name, base, entry.header.body_bytes, count)
             case Prepare(key, lsn):
                 prepared[lsn] = str(key)

@@ -23,8 +23,8 @@ from journal.records.record import (
     PartitionEnd,
     PartitionName,
     Prepare,
-    Put,
     PutBatch,
+    PutRecord,
     Record,
     Relocate,
     Rollback,
@@ -78,7 +78,7 @@ def unresolved_ends(state: JournalState, loss: UnresolvedLoss) -> dict[Partition
     return {name: Offset(state.end_of(name) + size) for name, size in sorted(beyond.items())}
 
 
-def _put(state: JournalState, loss: UnresolvedLoss, header: RecordHeader, put: Put | PutBatch) -> Reconciled:
+def _put(state: JournalState, loss: UnresolvedLoss, header: RecordHeader, put: PutRecord | PutBatch) -> Reconciled:
     del header
     return Reconciled(_moved(state, loss, [(put.name, put.base)]))
 
@@ -156,7 +156,7 @@ def _change_topic(state: JournalState, loss: UnresolvedLoss, header: RecordHeade
 
 
 _ASSUMPTIONS: Final[dict[type[Record], Callable[[JournalState, UnresolvedLoss, RecordHeader, Any], Reconciled]]] = {
-    Put: _put,
+    PutRecord: _put,
     PutBatch: _put,
     TxPut: _tx_put,
     Prepare: _prepare,

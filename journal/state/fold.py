@@ -29,8 +29,8 @@ from journal.records.record import (
     Pad,
     PartitionName,
     Prepare,
-    Put,
     PutBatch,
+    PutRecord,
     Record,
     Relocate,
     RelocatedExtent,
@@ -73,7 +73,7 @@ def _skip(name: PartitionName, base: Offset, header: RecordHeader) -> IndexUpdat
     return IndexUpdate(name, base, Extent(header.lsn, 0, 0, header.time_ms))
 
 
-def _put(state: JournalState, header: RecordHeader, record: Put | PutBatch) -> Sequence[IndexUpdate]:
+def _put(state: JournalState, header: RecordHeader, record: PutRecord | PutBatch) -> Sequence[IndexUpdate]:
     name, base = record.name, record.base
     extent = Extent(header.body_lsn, header.body_bytes, record.count, header.time_ms)
     state.offset_range(name).append(base, extent.bytes)
@@ -287,7 +287,7 @@ def _publish(state: JournalState, branch: Branch, assignments: tuple[OffsetAssig
 
 # A table by record type: a match would try one class after the other for every record of a journal.
 _MEANINGS: Final[dict[type[Record], Callable[[JournalState, RecordHeader, Any], Sequence[IndexUpdate]]]] = {
-    Put: _put,
+    PutRecord: _put,
     PutBatch: _put_batch,
     TxPut: _tx_put,
     Prepare: _prepare,

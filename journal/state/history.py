@@ -14,8 +14,8 @@ from journal.records.record import (
     Heuristic,
     OffsetAssignment,
     PartitionName,
-    Put,
     PutBatch,
+    PutRecord,
     Record,
     Relocate,
     Rollback,
@@ -132,7 +132,7 @@ class _FromRetention:
 
     def of(self, header: RecordHeader, record: Record) -> Sequence[IndexUpdate]:
         match record:
-            case Put(name, base, count) | PutBatch(name, base, count):
+            case PutRecord(name, base, count) | PutBatch(name, base, count):
                 return [IndexUpdate(name, base, Extent(header.body_lsn, header.body_bytes, count, header.time_ms))]
             case TxPut(_, branch_lsn, name, count) if name in self._names:
                 extent = Extent(header.body_lsn, header.body_bytes, count, header.time_ms)

@@ -24,8 +24,8 @@ from journal.records.record import (
     Pad,
     PartitionName,
     Prepare,
-    Put,
     PutBatch,
+    PutRecord,
     Record,
     Relocate,
     Rollback,
@@ -98,7 +98,7 @@ def describe(entry: ScannedRecord) -> RecordSummary:
 
 def _summarize(header: RecordHeader, record: Record) -> _Summary:
     match record:
-        case Put(name, base, count):
+        case PutRecord(name, base, count):
             return _Summary(places=(StoredMessages(name, base, header.body_bytes, count),))
         case PutBatch(name, base, count, first_id, (producer, number)):
             place = StoredMessages(name, base, header.body_bytes, count)

@@ -23,8 +23,8 @@ from journal.records.record import (
     Heuristic,
     PartitionName,
     Prepare,
-    Put,
     PutBatch,
+    PutRecord,
     Record,
     Relocate,
     RelocatedExtent,
@@ -151,7 +151,7 @@ class JournalTransactionStore(CheckpointedState):
 
         `updates[0].base` is their offset, final once acknowledged. *frames* must not change until then.
         """
-        return self._append(Put(name, self.state.end_of(name), count), frames, frame_bytes)
+        return self._append(PutRecord(name, self.state.end_of(name), count), frames, frame_bytes)
 
     def put_batch(
         self,

@@ -19,8 +19,9 @@ from journal.errors import StorageFailed
 from meta_broker.app.roles import run
 from meta_broker.app.service_manager import READY, notify
 from meta_broker.app.supervisor import Supervisor, configs
-from meta_broker.config.broker_config import BrokerConfig, TopicConfig, load
+from meta_broker.config.broker_config import BrokerConfig, TopicConfig
 from meta_broker.config.broker_section import Role
+from meta_broker.config.loading import load
 from meta_broker.errors import CannotListen, ConfigError
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from zk.embedded.server import EmbeddedZooKeeper

@@ -15,7 +15,7 @@ from meta_broker.access.audit import audit
 from meta_broker.cli.broker import broker_options, serve
 from meta_broker.cli.former_master import configured_session, wait_for_dead_master
 from meta_broker.cli.promote_report import PromotionReport, report_lines, report_object
-from meta_broker.config.broker_config import load
+from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
 from meta_broker.replication.promotion.candidates import Candidate, check_candidates
 from meta_broker.replication.promotion.promotion import (

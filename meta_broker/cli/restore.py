@@ -23,7 +23,8 @@ from journal.state.journal_state import JournalState
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.backup import manifest_lines, manifest_object
 from meta_broker.cli.former_master import configured_session, wait_for_dead_master
-from meta_broker.config.broker_config import BrokerConfig, load
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
 from meta_broker.replication.promotion.promotion import read_cluster
 from meta_broker.replication.promotion.promotion_check import CheckFinding, Severity

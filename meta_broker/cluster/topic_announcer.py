@@ -5,7 +5,8 @@ import logging
 from collections.abc import Collection, Mapping
 
 from meta_broker.cluster.membership import Membership
-from meta_broker.config.broker_config import BrokerConfig, TopicConfig, load
+from meta_broker.config.broker_config import BrokerConfig, TopicConfig
+from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics, overruled, stored_partitions

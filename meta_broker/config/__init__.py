@@ -2,5 +2,5 @@
 
 Read: topic_names, schedule, broker_section, zookeeper_section,
 retention_section, slave_section, replication_section, admin_section, tls_section, access_section,
-exposure -> broker_config.
+broker_config (the value) -> exposure -> loading.
 """

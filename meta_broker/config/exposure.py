@@ -2,12 +2,9 @@
 
 import ipaddress
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import ConfigError
-
-if TYPE_CHECKING:
-    from meta_broker.config.broker_config import BrokerConfig
 
 
 def is_loopback(host: str) -> bool:
@@ -18,7 +15,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_exposure(config: "BrokerConfig", where: str) -> None:
+def check_exposure(config: BrokerConfig, where: str) -> None:
     """Raise ConfigError for a port that anybody who reaches this machine could use; *where* names the file."""
     if not config.broker.insecure:
         for key, remedy in _open_ports(config):
@@ -28,7 +25,7 @@ def check_exposure(config: "BrokerConfig", where: str) -> None:
             )
 
 
-def exposure_warnings(config: "BrokerConfig") -> list[str]:
+def exposure_warnings(config: BrokerConfig) -> list[str]:
     """Return the warnings of each start."""
     found = [
         f"INSECURE: {key} is not loopback, and everybody who reaches it may do everything"
@@ -39,7 +36,7 @@ def exposure_warnings(config: "BrokerConfig") -> list[str]:
     return found
 
 
-def _open_ports(config: "BrokerConfig") -> Iterator[tuple[str, str]]:
+def _open_ports(config: BrokerConfig) -> Iterator[tuple[str, str]]:
     """Yield key and remedy of each port that is open to everybody."""
     if not is_loopback(config.broker.host) and not config.authenticates:
         yield f"broker.host {config.broker.host}", "name principals with [access] file"

@@ -5,15 +5,15 @@
         place = await producer.send("orders", b"...")
 
 What is sent when, what an answer means, what a transaction may do: those are the rules of meta_client itself, which
-run in tasks here (bridge), over the loop's sockets (connection, connections) and timers (sender). Only ZooKeeper is
+run in tasks here (bridge/), over the loop's sockets (net/) and timers (producer/). Only ZooKeeper is
 talked to by threads, which are asked about brokers and groups, never for a message.
 """
 
 from meta_client.aio.client import Client
 from meta_client.aio.consumer import Consumer
 from meta_client.aio.offset_stores import TransactionOffsetStore
-from meta_client.aio.producer import BranchHandle, LocalTransaction, Producer, SendManyHandle
-from meta_client.aio.sender import SendHandle
+from meta_client.aio.producer.producer import BranchHandle, LocalTransaction, Producer, SendManyHandle
+from meta_client.aio.producer.sender import SendHandle
 from meta_client.aio.transactions.transaction import Transaction
 
 __all__ = [

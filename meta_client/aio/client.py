@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from meta_client.aio.bridge import in_thread, run, wait
-from meta_client.aio.connections import Connections
+from meta_client.aio.bridge.bridge import in_thread, run, wait
 from meta_client.aio.consumer import Consumer
-from meta_client.aio.producer import Producer
-from meta_client.aio.sender import Sender
-from meta_client.aio.topology import Topology
-from meta_client.aio.workers import LoopEvent, Tasks
+from meta_client.aio.net.connections import Connections
+from meta_client.aio.net.topology import Topology
+from meta_client.aio.net.workers import LoopEvent, Tasks
+from meta_client.aio.producer.producer import Producer
+from meta_client.aio.producer.sender import Sender
 from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, CONFIG, compression_of
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import browse
 from meta_client.consumer.config import ConsumerConfig, group_of
 from meta_client.consumer.consumer import Consumer as ConsumerRules
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed, ConsumerMisuse
 from meta_client.metadata.allowed_codecs import AllowedCodecs

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from meta_client.aio.bridge import in_thread, run
-from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.aio.bridge.bridge import in_thread, run
 from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.consumer import Consumer as Rules
 from meta_client.consumer.dead_letters.index import DeadLetterEntry
 from meta_client.consumer.error_policy import OnReject
 from meta_client.consumer.filtering import Accept
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.position import Position
 from meta_client.consumer.rebalance_history import Rebalance
 from meta_client.consumer.subscription import Acknowledge

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from journal.records.xid import Xid
-from meta_client.aio.bridge import run, wait
-from meta_client.aio.producer import Producer
+from meta_client.aio.bridge.bridge import run, wait
+from meta_client.aio.producer.producer import Producer
 from meta_client.coordinator.background_recovery import JOIN_S
 from meta_client.coordinator.coordinator import TIMEOUT_S
 from meta_client.coordinator.coordinator import Coordinator as Rules

@@ -6,11 +6,12 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from meta_client.aio.bridge import run
+from meta_client.aio.bridge.bridge import run
 from meta_client.aio.transactions.databases import is_sqlalchemy
 from meta_client.aio.transactions.drivers import is_asyncpg, is_psycopg
 from meta_client.aio.transactions.private_loop import connected
-from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offset_stores.errors import NoDatabase
 from meta_client.consumer.offset_stores.in_transaction import TransactionOffsetStore as Rules
 from meta_client.consumer.offset_stores.places import TABLE
@@ -83,11 +84,11 @@ def _opened(connect: "Callable[[], Awaitable[Any]] | AsyncEngine") -> Any:
 def _adapted(connection: Any) -> Any:
     """Wrap *connection* in PEP 249's interface. Raises NoDatabase."""
     if is_psycopg(connection):
-        from meta_client.aio.psycopg_adapter import adapted
+        from meta_client.aio.bridge.psycopg_adapter import adapted
 
         return adapted(connection)
     if is_asyncpg(connection):
-        from meta_client.aio.asyncpg_adapter import AsyncpgConnection
+        from meta_client.aio.bridge.asyncpg_adapter import AsyncpgConnection
 
         return AsyncpgConnection(connection)
     raise NoDatabase(

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from psycopg import AsyncConnection
 
-from meta_client.aio.bridge import wait
-from meta_client.aio.psycopg_adapter import PsycopgConnection, adapted
+from meta_client.aio.bridge.bridge import wait
+from meta_client.aio.bridge.psycopg_adapter import PsycopgConnection, adapted
 from meta_client.coordinator.postgres import CONNECT_TIMEOUT_S, Connection
 from meta_client.coordinator.postgres import PostgresParticipant as Rules
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
 from meta_client.consumer.position import Position
 from meta_client.operations.waiting import Waiting

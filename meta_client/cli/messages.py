@@ -26,7 +26,7 @@ from meta_client.cli.options import connected, direct_option, is_direct
 from meta_client.cli.output import json_option, zk_option
 from meta_client.cli.sending import NotYetReplicated, Sending, SendReport, Stopped
 from meta_client.client import Client
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.position import EARLIEST, LATEST, Position
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from meta_client.operations.places import STORED, EndParam, PartitionParam, StartParam

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable
 
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetEntry
 
 

@@ -7,9 +7,10 @@ ancestor's browser skips such a partition.
 import time
 from collections.abc import Callable, Iterator
 
-from meta_client.consumer.batch import ReceivedMessage, decode_batch
 from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.fetch_request import FetchRequest
+from meta_client.consumer.messages.batch import decode_batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import BrokerAway, NothingToRead
 from meta_client.net.calls import checked_value, wait_result

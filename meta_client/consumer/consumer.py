@@ -8,15 +8,15 @@ from typing import Self
 
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.assigned import AssignedMember
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import FETCH_BYTES, ConsumerConfig, check_group
+from meta_client.consumer.dead_letter_queue import DeadLetterQueue
 from meta_client.consumer.dead_letters.index import DeadLetterEntry
-from meta_client.consumer.dead_letters.queue import DeadLetterQueue
 from meta_client.consumer.error_policy import OnReject
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.filtering import Accept
 from meta_client.consumer.group_member import GroupMember
 from meta_client.consumer.listening import BatchListener, MessageListener
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import NoOffsetStore, OffsetStore, OffsetTracker, ZooKeeperOffsetStore
 from meta_client.consumer.owned_partitions import OwnedPartitions
 from meta_client.consumer.position import Position, Seek, check_position, parse_partitions

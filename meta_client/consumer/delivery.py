@@ -6,7 +6,8 @@ A fetcher has one Delivery per partition, calls it with one batch at a time, and
 from typing import NamedTuple, Protocol
 
 from meta_client.consumer.acknowledging import AckWindow
-from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetEntry
 from zk.tree.nodes import TopicPartition
 

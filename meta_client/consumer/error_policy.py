@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.listener_exit import isolated
+from meta_client.consumer.messages.received_message import ReceivedMessage
 
 _log = logging.getLogger(__name__)
 

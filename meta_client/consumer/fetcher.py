@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 from meta_client.consumer.assignments import Assignments
-from meta_client.consumer.batch import Batch, decode_batch
 from meta_client.consumer.delay_queue import DelayQueue
 from meta_client.consumer.delivery import DeliveryFailure
 from meta_client.consumer.fetch_client import FetchClient, FetchReply
 from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEvent
+from meta_client.consumer.messages.batch import Batch, decode_batch
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.position import Seek
 from meta_client.consumer.watchdog import FetchState, PartitionStatus

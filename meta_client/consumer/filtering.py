@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable
 
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from zk.tree.nodes import Partition, TopicPartition
 
 Accept = Callable[[ReceivedMessage], bool]

@@ -8,10 +8,11 @@ listener count, and every repetition backs off longer.
 from collections.abc import Callable, Iterator
 
 from meta_client.consumer.acknowledging import AckWindow
-from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.delivery import DeliveryFailure, DeliveryResult, consumed_up_to
 from meta_client.consumer.error_policy import Attempts, ErrorPolicy, Retry
 from meta_client.consumer.filtering import MessageFilter
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from zk.tree.nodes import TopicPartition
 
 BatchListener = Callable[[Batch], object]

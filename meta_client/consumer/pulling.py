@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.assignments import Assignments
-from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.delivery import DeliveryFailure, DeliveryResult, consumed_up_to
 from meta_client.consumer.error_policy import Attempts
 from meta_client.consumer.filtering import MessageFilter
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetTracker
 from zk.tree.nodes import TopicPartition
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meta_client.consumer.acknowledging import AckWindow
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig, check_bytes_max
 from meta_client.consumer.delivery import Delivery
 from meta_client.consumer.error_policy import ErrorPolicy, RejectHandler
 from meta_client.consumer.fetched_partition import FetchedPartition
 from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.listening import BatchDelivery, BatchListener, MessageDelivery, MessageListener
+from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offsets import OffsetTracker
 from meta_client.consumer.pulling import PullBuffer, PullDelivery
 from zk.tree.claims import Claimed

@@ -1,12 +1,12 @@
 """Subscriptions of one consumer, by topic: what may be subscribed to how, and what each kind allows."""
 
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
-from meta_client.consumer.dead_letters.queue import DeadLetterQueue
+from meta_client.consumer.dead_letter_queue import DeadLetterQueue
 from meta_client.consumer.error_policy import ErrorPolicy, OnReject, reject_handler
 from meta_client.consumer.filtering import Accept, DuplicateCache, MessageFilter
 from meta_client.consumer.listener_exit import check_plain, isolated
 from meta_client.consumer.listening import BatchListener, MessageListener
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import MovedByListeners, OffsetStore, OffsetTracker
 from meta_client.consumer.pulling import PullBuffer
 from meta_client.consumer.subscription import Acknowledge, Subscription, subscription

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import click
 
 from meta_client.client import Client
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import NotConnected
 from meta_client.metadata.topology import no_master

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 from meta_client.client import Client
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import read_to_end
 from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.fetch_request import FetchRequest
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.position import EARLIEST, Position, milliseconds, offset_of
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import BrokerAway, ConnectionLost, NothingToRead, NotSupported, ReplyTimeout

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import click
 
 from meta_client.client import Client
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import BrokerAway, NotSupported
 from meta_client.net.calls import wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S

@@ -24,8 +24,9 @@ from opentelemetry.trace import (
 )
 
 from journal.records.xid import XaKey
-from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.listener_exit import is_coroutine_function
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.coordinator.steps import TwoPhaseStep
 from meta_client.protocol.trace_context import with_traceparent
 from meta_client.tracing import TransactionSpans

@@ -7,10 +7,10 @@ from meta_client import core
 from meta_client.errors import BufferFull, ClientClosed, Destination
 from meta_client.metadata.topology import TopicView
 from meta_client.producer.batch import ProducerBatch
+from meta_client.producer.interfaces import QuickAdd
 from meta_client.producer.message_run import MessageRun, RunPart
 from meta_client.producer.partition_choice import PartitionChoice
 from meta_client.producer.partition_queues import BatchingConfig, PartitionQueues
-from meta_client.producer.results import QuickAdd
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES
 from zk.tree.nodes import Partition

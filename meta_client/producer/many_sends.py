@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from meta_client.metadata.topology import TopicView
+from meta_client.producer.interfaces import Adds, Gatherer
 from meta_client.producer.many_handle import JoinedHandle, SendManyHandle
 from meta_client.producer.message_run import MessageRun, RunPart
 from meta_client.producer.outgoing import Outgoing, RoundRobin
-from meta_client.producer.results import Adds, Gatherer
 from zk.tree.nodes import Partition
 
 

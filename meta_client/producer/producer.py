@@ -10,6 +10,7 @@ from meta_client.metadata.topology import Directory, TopicView
 from meta_client.net.deadline import Deadline, time_limit
 from meta_client.net.identity import default_qualifier, new_session_id
 from meta_client.net.transport import Transports
+from meta_client.producer.interfaces import Adds, Enlists, Gatherer
 from meta_client.producer.local_transaction import LocalTransaction
 from meta_client.producer.many_handle import JoinedHandle, SendManyHandle
 from meta_client.producer.many_sends import add_run, send_run
@@ -24,11 +25,11 @@ from meta_client.producer.outgoing import (
     view_of,
 )
 from meta_client.producer.partitioners import Partitioner, choose
-from meta_client.producer.results import Adds, Enlists, Gatherer, Handle, SendResult
+from meta_client.producer.results import Handle, SendResult
 from meta_client.producer.single_sends import SingleSends
 from meta_client.producer.transaction_owner import TransactionOwner
 from meta_client.producer.xa import XaBranches
-from meta_client.producer.xa_branch import Branch
+from meta_client.producer.xa_branch import ProducerBranch
 from meta_client.producer.xa_verbs import Listing, XaVerbs
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.xa import XaCode
@@ -94,8 +95,7 @@ class Producer:
         for its broker. Once it may have arrived it is sent again only to a metaq broker, which stores it once, and
         never within a transaction. It does not overtake messages of send_async for the same named or chosen partition.
 
-        Raises SendFailed (the subclass tells whether the message may be stored); LocalProtocolError and zk's
-        InvalidName for what can't be sent at all.
+        Raises SendFailed (the subclass tells whether the message may be stored), LocalProtocolError, zk's InvalidName.
         """
         if TRACING.hooks is None:
             return self._send(topic, payload, attribute, partition, timeout_s)
@@ -309,7 +309,7 @@ class Producer:
         return self._within is not None or self._xa.current is not None or self._current() is not None
 
     @property
-    def tpc_branch(self) -> Branch | None:
+    def tpc_branch(self) -> ProducerBranch | None:
         """Current branch: its xid, the id of its broker, and its state."""
         return self._xa.current
 

@@ -1,14 +1,8 @@
-"""Result of a send; and, as the producer sees them, what sends in batches, and a transaction it joins."""
+"""Result of a send, and what a caller waits for it with."""
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
-from meta_client.metadata.topology import TopicView
-from meta_client.net.deadline import Deadline
 from zk.tree.nodes import Partition
-
-if TYPE_CHECKING:
-    from meta_client.producer.message_run import MessageRun, RunPart
-    from meta_client.producer.outgoing import Outgoing, RoundRobin
 
 
 class SendResult(NamedTuple):
@@ -20,60 +14,14 @@ class SendResult(NamedTuple):
 
 
 class Handle(Protocol):
-    """Handle of a message being sent: batch.SendHandle documents it."""
+    """A message on its way. Any thread."""
 
     @property
-    def is_done(self) -> bool: ...
+    def is_done(self) -> bool:
+        """True if `result` returns or raises at once."""
 
-    def result(self, timeout_s: float | None = None) -> SendResult: ...
+    def result(self, timeout_s: float | None = None) -> SendResult:
+        """Wait for the broker's answer, *timeout_s* at most; None: until the send's own time limit.
 
-
-Made = TypeVar("Made", covariant=True)
-
-
-class QuickAdd(Protocol[Made]):
-    """Adds a message as Gathering.maybe_add does, from any thread and without the lock; returns None, without effect,
-    where Python must decide: Gathering.quick_add makes it. With *attribute* the body is a payload, and the flag 0."""
-
-    def __call__(
-        self,
-        topic: str,
-        body: bytes,
-        wanted: Partition | None = None,
-        flag: int = 0,
-        attribute: str | None = None,
-        /,
-    ) -> Made | None: ...
-
-
-class Gatherer(Protocol):
-    """Sends messages in batches: sender.Sender, or its asyncio twin."""
-
-    @property
-    def quick_add(self) -> QuickAdd[Handle] | None: ...
-
-    def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> Handle: ...
-
-    def add_run(self, topic: str, wanted: Partition | None, run: "MessageRun") -> "list[RunPart]": ...
-
-    def flush(self, timeout_s: float | None = None) -> None: ...
-
-    def has_pending(self, topic: str, partition: Partition) -> bool: ...
-
-    def push(self, topic: str, partition: Partition) -> None: ...
-
-
-class Adds(Protocol):
-    """Takes messages of send_async for a transaction."""
-
-    def add(self, message: "Outgoing", view: TopicView, wanted: Partition | None, choice: "RoundRobin") -> Handle: ...
-
-
-class Enlists(Adds, Protocol):
-    """A transaction over several brokers that producers join: transactions.branches.Branches."""
-
-    def check(self) -> None: ...
-
-    def send(
-        self, message: "Outgoing", view: TopicView, wanted: Partition | None, choice: "RoundRobin", deadline: Deadline
-    ) -> SendResult: ...
+        Durable at the broker on return, in its flush mode. Raises SendFailed, or ReplyTimeout while it is under way.
+        """

@@ -17,7 +17,7 @@ from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.branch_pipeline import BranchPipeline
 from meta_client.producer.outgoing import Outgoing, RoundRobin
 from meta_client.producer.results import SendResult
-from meta_client.producer.xa_branch import Branch, BranchPhase
+from meta_client.producer.xa_branch import BranchPhase, ProducerBranch
 from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs, topic_names
 from meta_client.protocol.answers import BranchStatus, parse_vote
 from meta_client.protocol.errors import MetaError, XaError
@@ -51,7 +51,7 @@ class XaBranches:
     """Branches of one producer: the current one, and those that recover() found. The producer's thread alone."""
 
     def __init__(self, verbs: XaVerbs) -> None:
-        self.current: Branch | None = None
+        self.current: ProducerBranch | None = None
         self._verbs = verbs
         self._known: dict[Xid, int] = {}  # prepared branches, with the id of their broker
         self._own: set[Xid] = set()  # of them, those that were prepared here
@@ -95,7 +95,7 @@ class XaBranches:
             pipeline.await_replies(deadline)
         elif self._verbs.is_at_quota(broker_id):
             pipeline.begin(deadline)
-        self.current = Branch(key, broker_id, pipeline=pipeline)
+        self.current = ProducerBranch(key, broker_id, pipeline=pipeline)
 
     def put(
         self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
@@ -240,7 +240,7 @@ class XaBranches:
         text = f"no broker lists it as prepared under qualifier {qualifier}: it is finished, or has another one"
         raise ClientXaError(XaCode.XAER_NOTA, text, f"{what} {xid}")
 
-    def _branch(self, xid: Xid | None, what: str) -> Branch:
+    def _branch(self, xid: Xid | None, what: str) -> ProducerBranch:
         current = self.current
         if current is not None and (xid is None or xid == current.xid):
             return current
@@ -248,12 +248,12 @@ class XaBranches:
             raise ClientXaError(XaCode.XAER_PROTO, "no branch was begun: call tpc_begin first", what)
         return self._found(xid, what)
 
-    def _found(self, xid: Xid, what: str) -> Branch:
+    def _found(self, xid: Xid, what: str) -> ProducerBranch:
         """Return the prepared branch *xid* of any broker. Raises XaError."""
         broker_id = self._find(xid, what)
-        return Branch(XaKey(xid, self._verbs.qualifier), broker_id, BranchPhase.PREPARED)
+        return ProducerBranch(XaKey(xid, self._verbs.qualifier), broker_id, BranchPhase.PREPARED)
 
-    def _active(self, what: str) -> tuple[Branch, BranchPipeline]:
+    def _active(self, what: str) -> tuple[ProducerBranch, BranchPipeline]:
         branch = self._branch(None, what)
         if branch.state is not BranchPhase.ACTIVE:
             text = f"it is {branch}, not active: finish it first"
@@ -261,7 +261,7 @@ class XaBranches:
         assert branch.pipeline is not None
         return branch, branch.pipeline
 
-    def _await_replies(self, branch: Branch) -> None:
+    def _await_replies(self, branch: ProducerBranch) -> None:
         """Wait for the answers to all messages before a one-phase commit, which would leave out refused ones."""
         pipeline = branch.pipeline
         if pipeline is None or not pipeline.has_messages:
@@ -274,7 +274,7 @@ class XaBranches:
         if failure is not None:
             self._set_rollback_only(branch, LOST if isinstance(failure, SendUnknown) else REFUSED)
 
-    def _roll_back(self, branch: Branch) -> None:
+    def _roll_back(self, branch: ProducerBranch) -> None:
         pipeline = branch.pipeline
         if pipeline is not None:
             pipeline.discard()
@@ -289,7 +289,7 @@ class XaBranches:
                 raise
             self._drop(branch)  # it never began there, or was prepared without messages: nothing to undo
 
-    def _end(self, verb: TransactionVerb, branch: Branch) -> None:
+    def _end(self, verb: TransactionVerb, branch: ProducerBranch) -> None:
         pipeline = branch.pipeline
         try:
             if pipeline is not None and pipeline.has_unsent:  # only BEGIN: a branch without messages
@@ -305,7 +305,7 @@ class XaBranches:
             raise
         self._drop(branch)
 
-    def _ended_as_wanted(self, verb: TransactionVerb, branch: Branch) -> bool:
+    def _ended_as_wanted(self, verb: TransactionVerb, branch: ProducerBranch) -> bool:
         """Return True if the branch, which the broker no longer holds, ended as *verb* wants; False if unknown.
 
         Raises XaError: XA_HEURRB or XA_HEURCOM if it ended the other way, XAER_RMFAIL if the broker can't be asked.
@@ -323,17 +323,17 @@ class XaBranches:
         """Return the broker's status of *xid*; None if it has no `status`. Raises XaError (XAER_RMFAIL)."""
         return self._verbs.status(xid, broker_id)
 
-    def _note(self, branch: Branch, error: XaError) -> None:
+    def _note(self, branch: ProducerBranch, error: XaError) -> None:
         """Update the branch after *error*."""
         if branch.pipeline is not None and error is branch.pipeline.begin_failure:
             self._set_rollback_only(branch, "it did not begin")
         elif error.code in _OVER and not isinstance(error, ClientXaError):
             self._drop(branch)
 
-    def _set_rollback_only(self, branch: Branch, why: str) -> None:
+    def _set_rollback_only(self, branch: ProducerBranch, why: str) -> None:
         branch.state, branch.reason = BranchPhase.ROLLBACK_ONLY, why
 
-    def _drop(self, branch: Branch) -> None:
+    def _drop(self, branch: ProducerBranch) -> None:
         self._known.pop(branch.xid, None)
         self._own.discard(branch.xid)
         if self.current is not None and self.current.key == branch.key:

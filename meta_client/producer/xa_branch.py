@@ -16,7 +16,7 @@ class BranchPhase(Enum):
 
 
 @dataclass(slots=True)
-class Branch:
+class ProducerBranch:
     """The branch that a producer is working on."""
 
     key: XaKey

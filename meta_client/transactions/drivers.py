@@ -43,5 +43,5 @@ def driver_session(
     raise CannotEnlist(
         f"a {kind} can't decide about messages: give a connection of psycopg 3 (SQLAlchemy: postgresql+psycopg://...), "
         f"of psycopg2, pg8000, PyMySQL (mysql+pymysql://...) or sqlite3; in Django, use "
-        f"meta_client.transactions.django.send_on_commit"
+        f"meta_client.transactions.frameworks.django.send_on_commit"
     )

@@ -18,8 +18,8 @@ from journal.records.record import (
     Heuristic,
     Pad,
     Prepare,
-    Put,
     PutBatch,
+    PutRecord,
     Record,
     Relocate,
     Rollback,
@@ -62,14 +62,14 @@ def record_row(segment: int, entry: ScannedRecord, *, with_frames: bool) -> Reco
     except InvalidRecord as error:
         return head._replace(kind=BAD, reason=str(error))
     row = _fill(head, header, record)
-    if with_frames and isinstance(record, Put | PutBatch | TxPut | Relocate):
+    if with_frames and isinstance(record, PutRecord | PutBatch | TxPut | Relocate):
         counted = count_frames(entry.body)
         row = row._replace(frames=len(counted.ids), compressed=counted.compressed, frames_error=counted.error)
         return row if isinstance(record, Relocate) else _with_ids(row, record, counted)
     return row
 
 
-def _with_ids(row: RecordRow, record: Put | PutBatch | TxPut, counted: "CountedFrames") -> RecordRow:
+def _with_ids(row: RecordRow, record: PutRecord | PutBatch | TxPut, counted: "CountedFrames") -> RecordRow:
     """Add the messages' ids; a CARRY's are those of the records it copies."""
     ids, error = counted.ids, counted.error
     first = ids[0] if ids else None
@@ -85,7 +85,7 @@ def check_numbers(header: RecordHeader, record: Record) -> None:
     match record:
         case PutBatch(base=base, sequence=sequence):
             largest = max(base + header.body_bytes, sequence.number)
-        case Put(base=base):
+        case PutRecord(base=base):
             largest = base + header.body_bytes
         case TxPut(branch_lsn=branch_lsn) | Rollback(branch_lsn=branch_lsn):
             largest = branch_lsn
@@ -115,7 +115,7 @@ def check_numbers(header: RecordHeader, record: Record) -> None:
 
 def _fill(head: RecordRow, header: RecordHeader, record: Record) -> RecordRow:
     match record:
-        case Put(name, base, count) | PutBatch(name, base, count):
+        case PutRecord(name, base, count) | PutBatch(name, base, count):
             row = head._replace(
                 topic=name.topic,
                 partition=name.partition,

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from meta_client import Client, SendFailed, TransactionConfig, aio
 from meta_client.coordinator import CoordinatorError
 from meta_client.transactions import CommitStep, Transaction
-from meta_client.transactions.django import send_on_commit
+from meta_client.transactions.frameworks.django import send_on_commit
 from tests.meta_client.aio.transactions.ways import Source, source
 from tests.meta_client.transactions.conftest import do
 from tests.meta_client.transactions.crashing import connect, engine_of

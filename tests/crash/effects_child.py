@@ -28,8 +28,8 @@ from sqlalchemy.orm import Session
 
 from meta_client import aio
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offset_stores import TransactionOffsetStore
 from meta_client.transactions import CommitStep, TransactionConfig
 from meta_client.transactions.mysql import parameters

@@ -21,7 +21,7 @@ import pytest
 
 from journal.records.record import PartitionName
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch
+from meta_client.consumer.messages.batch import Batch
 from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import TransactionVerb
 from tests.crash.history import Read, check_in_doubt, check_read, read_history

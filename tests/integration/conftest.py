@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from zk.embedded.chroot import Chroot, chroot
 from zk.embedded.server import EmbeddedZooKeeper

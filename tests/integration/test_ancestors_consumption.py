@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import NoPartition
 from meta_client.protocol.messages import DATA_BYTES_MAX
 from tests.fixtures.broker import running_broker

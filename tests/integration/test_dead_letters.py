@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer import redelivery
 from meta_client.consumer.config import ConsumerConfig
-from meta_client.consumer.dead_letters import redelivery
 from meta_client.consumer.dead_letters.store import StoreFull, StoreInUse
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import ConsumerMisuse
 from tests.fixtures.consuming import ONLY, Calls, send, stored
 from tests.fixtures.forked import run_metaq

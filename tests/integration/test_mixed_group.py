@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.messages.batch import Batch
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.genuine_member import TRIES, GenuineMember
 from tests.fixtures.shares import SLOW, java_sorted

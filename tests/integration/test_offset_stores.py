@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offset_stores import LocalOffsetStore, SqlOffsetStore, TransactionOffsetStore
 from meta_client.consumer.offsets import OffsetStore
 from tests.fixtures.broker import BrokerProcess

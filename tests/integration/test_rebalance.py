@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.messages.batch import Batch
 from meta_client.protocol.requests import Fetch
 from meta_client.protocol.responses import Data, Result
 from tests.fixtures.broker import BrokerProcess

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offsets import OffsetEntry
 from meta_client.errors import ConsumerMisuse, NoBroker, SendFailed, SendUnknown
 from tests.fixtures.broker import BrokerProcess

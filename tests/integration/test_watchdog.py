@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.batch import Batch
 from tests.fixtures.broker import BrokerProcess
 from tests.integration.conftest import Inbox, OpenClient, wait_until
 from zk.groups.membership import ConsumerMembership

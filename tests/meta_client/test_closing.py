@@ -12,7 +12,7 @@ import pytest
 
 from journal.records.xid import Xid
 from meta_client.client import Client
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.coordinator.errors import CoordinatorClosed
 from meta_client.errors import ClientClosed, SendFailed, SendUnknown, TransactionFailed, TransactionUnknown
 from meta_client.net.connection import Connection

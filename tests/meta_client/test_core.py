@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from journal.checksum import crc32
 from meta_client import core
-from meta_client.consumer.batch import ReceivedMessage, decode_batch
+from meta_client.consumer.messages.batch import decode_batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.metadata.topology import TopicView
 from meta_client.producer.batch import ProducerBatch, SendHandle
+from meta_client.producer.interfaces import QuickAdd
 from meta_client.producer.message_run import MessageRun
 from meta_client.producer.partition_queues import BatchingConfig
-from meta_client.producer.results import QuickAdd
 from meta_client.producer.sending_engine import SendingEngine
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES, encode_body, encode_frame

@@ -12,7 +12,7 @@ import sys, types
 name = "meta_client._core"
 {}
 from meta_client import core
-from meta_client.consumer.batch import decode_batch
+from meta_client.consumer.messages.batch import decode_batch
 from meta_client.producer.batch import SendHandle
 from meta_client.producer.gathering import Gathering
 from meta_client.producer.partition_queues import BatchingConfig

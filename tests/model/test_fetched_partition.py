@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.error_policy import ErrorPolicy
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.filtering import MessageFilter
+from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.owned_partitions import OwnedPartitions
 from meta_client.consumer.position import Seek

@@ -15,7 +15,7 @@ from journal.records.record import (
     OffsetAssignment,
     PartitionName,
     Prepare,
-    Put,
+    PutRecord,
     Record,
     Relocate,
     RelocatedExtent,
@@ -82,7 +82,7 @@ class Pen:
         return header
 
     def put(self, name: PartitionName, base: int, count: int) -> RecordHeader:
-        return self.write(Put(name, Offset(base), count), body(count, first_id=new_ids()))
+        return self.write(PutRecord(name, Offset(base), count), body(count, first_id=new_ids()))
 
     def tx_put(self, branch: str, branch_lsn: int, name: PartitionName, count: int) -> Lsn:
         """Returns the branch's LSN: its own, if *branch_lsn* says that it is the first."""

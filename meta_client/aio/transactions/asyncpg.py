@@ -15,8 +15,8 @@ from typing import Any, Final
 import asyncpg
 
 from journal.records.xid import Xid
-from meta_client.aio.asyncpg_adapter import FAILURES, AsyncpgConnection, numbered
-from meta_client.aio.bridge import wait
+from meta_client.aio.bridge.asyncpg_adapter import FAILURES, AsyncpgConnection, numbered
+from meta_client.aio.bridge.bridge import wait
 from meta_client.aio.transactions.private_loop import connected, for_threads_too
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
 from meta_client.errors import TransactionMisuse

@@ -8,7 +8,7 @@ from typing import Any, cast
 import psycopg
 from psycopg import AsyncConnection
 
-from meta_client.aio.psycopg_adapter import PsycopgConnection, PsycopgTransaction, adapted
+from meta_client.aio.bridge.psycopg_adapter import PsycopgConnection, PsycopgTransaction, adapted
 from meta_client.aio.transactions.private_loop import connected, for_threads_too
 from meta_client.transactions.postgres import HOW, PostgresSession, open_over
 from meta_client.transactions.table import Opener

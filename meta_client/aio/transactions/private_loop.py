@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
-from meta_client.aio.bridge import is_inside, run, wait
+from meta_client.aio.bridge.bridge import is_inside, run, wait
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions.table import DecisionTable, Opener
 

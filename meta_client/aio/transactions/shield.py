@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from meta_client.aio.bridge import check_cancelled, shielded
+from meta_client.aio.bridge.bridge import check_cancelled, shielded
 from meta_client.transactions.table import Opener, Session, TableIdentity
 
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Generator
 from types import TracebackType
 from typing import Any, Self
 
-from meta_client.aio.bridge import run, run_shielded
-from meta_client.aio.producer import BranchHandle, Producer
+from meta_client.aio.bridge.bridge import run, run_shielded
+from meta_client.aio.producer.producer import BranchHandle, Producer
 from meta_client.errors import TransactionMisuse
 from meta_client.transactions.steps import CommitStep
 from meta_client.transactions.transaction import Transaction as Rules

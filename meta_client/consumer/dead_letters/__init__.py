@@ -1,5 +1,5 @@
-"""Dead-letter store: keeps messages that a consumer's listeners reject, and redelivers them.
+"""Dead-letter store: keeps messages that a consumer's listeners reject.
 
-Read: index (pure: state of the store from its records) -> store (its own journal) -> redelivery (the thread that
-redelivers), queue (both, for a consumer's life), reading (from outside).
+Read: index (pure: state of the store from its records) -> store (its own journal) -> reading (from outside). The
+consumer's dead_letter_queue and redelivery use it.
 """

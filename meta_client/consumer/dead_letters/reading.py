@@ -10,9 +10,9 @@ from journal.state.inspection import RecordReader
 from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex
 from meta_client.consumer.dead_letters.store import CLUSTER, SEGMENT_BYTES, ForeignStore, message_of
+from meta_client.consumer.messages.received_message import ReceivedMessage
 
 
 def read_group(directory: Path) -> str:

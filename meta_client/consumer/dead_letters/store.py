@@ -25,8 +25,9 @@ from journal.wal.open_journal import make_end_durable
 from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import CLUSTER_BYTES_MAX, JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
-from meta_client.consumer.batch import ReceivedMessage, received
 from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex, MessageAddress
+from meta_client.consumer.messages.batch import received
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.messages import encode_body, encode_frame, iter_frames
 from meta_client.protocol.trace_context import with_traceparent

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import check_group
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offset_stores.errors import NotInTransaction
-from meta_client.consumer.offset_stores.places import TABLE, batches, place_of, read_offset, store, take
+from meta_client.consumer.offset_stores.moves import batches, read_offset, store, take
+from meta_client.consumer.offset_stores.places import TABLE, place_of
 from meta_client.consumer.offsets import MovedByListeners, OffsetEntry
 from zk.tree.nodes import Partition
 

@@ -1,19 +1,13 @@
-"""Key of an offset in a table, and all ways to move an offset in it. Pure: uses a database through `OffsetRows`.
+"""Key of an offset in a table. Pure.
 
 The table is the ancestor's (spec 8.10): one row per group, topic and partition, with the group in `group_id`, where the
 ancestor inserts a consumer's id and so never finds the row again.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from meta_client.consumer.batch import Batch, ReceivedMessage
-from meta_client.consumer.offset_stores.errors import OffsetsMalformed, TakenMeanwhile
-from meta_client.consumer.offsets import OffsetEntry
-from zk.tree.nodes import INT64_MAX, NO_MESSAGE_ID, Partition
-
-if TYPE_CHECKING:
-    from meta_client.consumer.offset_stores.rows import OffsetRows
+from meta_client.consumer.offset_stores.errors import OffsetsMalformed
+from zk.tree.nodes import Partition
 
 TABLE: Final = "meta_topic_partition_group_offset"
 TEXT_MAX: Final = 255  # characters of a topic and of a group: the key's columns fit into every database's keys
@@ -34,55 +28,3 @@ def place_of(topic: str, partition: Partition, group: str) -> Place:
         if len(name) > TEXT_MAX:
             raise OffsetsMalformed(f"{name[:40]!r}... has {len(name)} characters, a table takes {TEXT_MAX}: rename it")
     return Place(topic, str(partition), group)
-
-
-def read_offset(rows: "OffsetRows", place: Place) -> int | None:
-    """Return the stored offset; None if there is none. Raises OffsetsMalformed."""
-    found = rows.read(place)
-    if found is None:
-        return None
-    if not isinstance(found, int) or not 0 <= found <= INT64_MAX:
-        raise OffsetsMalformed(
-            f"group {place.group_id} is said to be at {found!r} of {place.topic}/{place.partition}, which can't be: "
-            "correct or delete its row"
-        )
-    return found
-
-
-def store(rows: "OffsetRows", group: str, entries: Sequence[OffsetEntry]) -> None:
-    """Store *entries*; without is_reset an offset that would go back is ignored."""
-    for entry in entries:
-        place = place_of(entry.topic, entry.partition, group)
-        at_most = INT64_MAX if entry.is_reset else entry.offset
-        if not rows.move(place, entry.offset, entry.message_id, 0, at_most) and read_offset(rows, place) is None:
-            rows.insert(place, entry.offset, entry.message_id)
-
-
-def take(rows: "OffsetRows", group: str, batch: Batch) -> list[ReceivedMessage]:
-    """Mark *batch* as consumed and return its unconsumed messages: usually all, those after the stored offset, or none.
-    Raises TakenMeanwhile, OffsetsMalformed."""
-    place = place_of(batch.topic, batch.partition, group)
-    last_id = batch.messages[-1].message_id if batch.messages else NO_MESSAGE_ID
-    if rows.move(place, batch.next_offset, last_id, 0, batch.offset):
-        return list(batch.messages)
-    stored = read_offset(rows, place)
-    if stored is None:
-        rows.insert(place, batch.next_offset, last_id)
-        return list(batch.messages)
-    if stored >= batch.next_offset:
-        return []
-    if not rows.move(place, batch.next_offset, last_id, stored, stored):
-        raise TakenMeanwhile(
-            f"{batch.topic}/{batch.partition} at {batch.offset}: another transaction of group {group} took some of it "
-            "at the same moment: let this error out, and the batch comes again"
-        )
-    return [message for message in batch.messages if message.offset >= stored]
-
-
-def batches(messages: Iterable[ReceivedMessage]) -> list[Batch]:
-    """Group *messages* into batches by partition. Sorted, so that two transactions over several partitions lock rows in
-    the same order and never deadlock."""
-    by_place: dict[tuple[str, Partition], list[ReceivedMessage]] = {}
-    for message in messages:
-        by_place.setdefault((message.topic, message.partition), []).append(message)
-    return [Batch(*key, some[0].offset, some[-1].next_offset, some) for key, some in sorted(by_place.items())]

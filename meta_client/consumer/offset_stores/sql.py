@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Self
 
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offset_stores.errors import NoDatabase
-from meta_client.consumer.offset_stores.places import TABLE, place_of, read_offset, store
+from meta_client.consumer.offset_stores.moves import read_offset, store
+from meta_client.consumer.offset_stores.places import TABLE, place_of
 from meta_client.consumer.offset_stores.rows import SqlAlchemyRows
 from meta_client.consumer.offsets import OffsetEntry
 from zk.tree.nodes import Partition

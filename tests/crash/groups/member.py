@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.batch import Batch
 from zk.session.lease import now
 
 COMMIT_S = 0.5

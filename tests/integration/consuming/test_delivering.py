@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.error_policy import Reject, Retry
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import ConsumerMisuse
 from tests.fixtures.consuming import ONLY, QUICK, Calls, send, stored
 from tests.fixtures.expiry import expire_session

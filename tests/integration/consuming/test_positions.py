@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import ConsumerMisuse
 from tests.fixtures.consuming import ONLY, QUICK, send, stored
 from tests.integration.conftest import wait_until

@@ -33,7 +33,7 @@ from journal.records.record import (
     Pad,
     PartitionName,
     Prepare,
-    Put,
+    PutRecord,
     Record,
     Relocate,
     RelocatedExtent,
@@ -61,7 +61,7 @@ TAKES = st.builds(OffsetAssignment, NAMES, OFFSETS, U64, U32)
 EXTENTS = st.lists(st.builds(RelocatedExtent, LSNS, U32, U32, U64), min_size=1, max_size=5).map(tuple)
 RELOCATIONS = st.builds(Relocate, KEYS, LSNS, NAMES, U32, U64, EXTENTS)
 RECORDS: st.SearchStrategy[Record] = st.one_of(
-    st.builds(Put, NAMES, OFFSETS, U32),
+    st.builds(PutRecord, NAMES, OFFSETS, U32),
     st.builds(TxPut, KEYS, LSNS, NAMES, U32),
     st.builds(Prepare, KEYS, LSNS, U64, U64),
     st.builds(Commit, KEYS, LSNS, st.booleans(), st.lists(TAKES, max_size=5).map(tuple)),
@@ -194,7 +194,7 @@ KEY = LocalKey("s", 1)
 @pytest.mark.parametrize(
     "record",
     [
-        *(Put(name, Offset(0), 1) for name in (LONG, NAMELESS)),
+        *(PutRecord(name, Offset(0), 1) for name in (LONG, NAMELESS)),
         *(TxPut(KEY, Lsn(0), name, 1) for name in (LONG, NAMELESS)),
         *(Commit(KEY, Lsn(128), True, (OffsetAssignment(name, Offset(0), 1, 1),)) for name in (LONG, NAMELESS)),
         Prepare(LocalKey("s" * 1020, 1), Lsn(128), 1, 1),

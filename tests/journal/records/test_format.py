@@ -31,8 +31,8 @@ from journal.records.record import (
     PartitionEnd,
     PartitionName,
     Prepare,
-    Put,
     PutBatch,
+    PutRecord,
     Record,
     Relocate,
     RelocatedExtent,
@@ -59,7 +59,7 @@ XA = parse_key("XID:1:6f2d31:6d71:uq")
 LOCAL = parse_key("TX:s1:1")
 BROKER: list[tuple[Record, bytes]] = [
     (Epoch(EPOCH, INCARNATION, "0.1.0"), b""),
-    (Put(ORDERS, Offset(0), 1), b"hello"),
+    (PutRecord(ORDERS, Offset(0), 1), b"hello"),
     (TxPut(XA, NO_BRANCH, ORDERS, 2), b"in doubt"),
     (Prepare(XA, Lsn(288), 2, 8), b""),
     (TxPut(LOCAL, NO_BRANCH, ORDERS, 1), b"never"),

@@ -10,7 +10,7 @@ from journal.errors import InvalidRecord
 from journal.records.decoders import decode
 from journal.records.encoders import encode
 from journal.records.header import Lsn, Offset, RecordHeader, RecordType
-from journal.records.record import NO_BRANCH, PartitionName, Put, Record, TxPut
+from journal.records.record import NO_BRANCH, PartitionName, PutRecord, Record, TxPut
 from journal.records.topic_changes import TopicChange, TopicState, describe_change, format_partitions
 from journal.repair.check import differences
 from journal.state.checkpoint import checkpoint_of, decode_checkpoint, encode_checkpoint
@@ -56,8 +56,8 @@ def read(meta: bytes) -> Record:
 @pytest.fixture
 def state() -> JournalState:
     state = JournalState(Lsn(128))
-    add(state, Put(ORDERS, Offset(0), 1), 10)
-    add(state, Put(OTHER, Offset(0), 1), 20)
+    add(state, PutRecord(ORDERS, Offset(0), 1), 10)
+    add(state, PutRecord(OTHER, Offset(0), 1), 20)
     return state
 
 
@@ -107,7 +107,7 @@ def test_a_deleted_topic_goes_on_at_its_end_when_it_is_made_again(state: Journal
     assert (state.offset_ranges[ORDERS].start, state.offset_ranges[ORDERS].end) == (10, 10)
     assert (state.offset_ranges[OTHER].start, state.offset_ranges[OTHER].end) == (0, 20)
     add(state, SET)
-    add(state, Put(ORDERS, Offset(10), 1), 5)
+    add(state, PutRecord(ORDERS, Offset(10), 1), 5)
     assert (state.offset_ranges[ORDERS].start, state.offset_ranges[ORDERS].end) == (10, 15)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from journal.records.header import Lsn, Offset, RecordType
 from journal.records.producer_state import BatchSequence
-from journal.records.record import Commit, Decision, Forget, OffsetAssignment, Put, Record, TxPut
+from journal.records.record import Commit, Decision, Forget, OffsetAssignment, PutRecord, Record, TxPut
 from journal.records.xid import LocalKey
 from journal.repair.check import CheckedFile, CheckReport, check
 from journal.state.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
@@ -253,7 +253,7 @@ def test_records_that_contradict_one_another_are_named() -> None:
             (TxPut(xa("a"), Lsn(0), ORDERS, 1), b"once"),
             (Commit(xa("a"), Lsn(128), True, (assignment,)), b""),
             (Commit(xa("a"), Lsn(128), True, (assignment,)), b""),
-            (Put(ORDERS, Offset(99), 1), b"later"),
+            (PutRecord(ORDERS, Offset(99), 1), b"later"),
         ]
     )
     report = checked(storage)
@@ -311,9 +311,9 @@ def shortened() -> FaultyStorage:
 
 def test_damage_after_retention_is_named_from_the_records_that_are_left() -> None:
     storage = shortened()
-    puts = [entry for entry, record in entries_of(storage) if isinstance(record, Put) and record.name == ORDERS]
+    puts = [entry for entry, record in entries_of(storage) if isinstance(record, PutRecord) and record.name == ORDERS]
     lost, (_, record) = puts[1].header, entries_of(storage)[[entry for entry, _ in entries_of(storage)].index(puts[1])]
-    assert isinstance(record, Put)
+    assert isinstance(record, PutRecord)
     flip(storage, lost.body_lsn)
     report = checked(storage)
     assert (report.verdict, report.start > SEGMENT_BYTES) == (EndVerdict.CORRUPT, True)
@@ -329,7 +329,7 @@ def test_damage_after_retention_is_named_from_the_records_that_are_left() -> Non
 def test_damage_at_the_first_record_that_is_left_is_named_from_the_checkpoint() -> None:
     storage = shortened()
     first, record = entries_of(storage)[0]
-    assert isinstance(record, Put)
+    assert isinstance(record, PutRecord)
     flip(storage, first.header.body_lsn)
     found = checked(storage).damage.offsets
     assert [each[:3] for each in found] == [(record.name, record.base, record.base + 700)]
@@ -345,7 +345,7 @@ def test_a_live_branch_with_a_damaged_message_is_affected() -> None:
 
 def test_without_a_checkpoint_the_rest_is_unknown() -> None:
     storage = shortened()
-    puts = [entry for entry, record in entries_of(storage) if isinstance(record, Put)]
+    puts = [entry for entry, record in entries_of(storage) if isinstance(record, PutRecord)]
     lost = puts[3].header
     flip(storage, lost.body_lsn)
     for name in [name for name in storage.blobs if name.startswith("checkpoint.")]:

@@ -10,7 +10,7 @@ import pytest
 from journal.errors import ForeignStream
 from journal.records.encoders import encode
 from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordType, pack
-from journal.records.record import Put
+from journal.records.record import PutRecord
 from journal.replica.follower import JournalFollower
 from journal.wal.segments import SEGMENT_HEADER_BYTES, JournalIdentity, SegmentHeader
 from tests.fixtures.copies import copy_of, feed, image, open_follower, said, stream
@@ -121,7 +121,7 @@ def pad_that_ends_early() -> bytes:
 
 
 def longer_than_its_segment() -> bytes:
-    meta = encode(Put(ORDERS, Offset(0), 1))[1]
+    meta = encode(PutRecord(ORDERS, Offset(0), 1))[1]
     return pack(RecordType.PUT, 0, meta, SEGMENT_BYTES, 0, 1, 1, FIRST_LSN, 0, 0)
 
 

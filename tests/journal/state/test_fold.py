@@ -18,7 +18,7 @@ from journal.records.record import (
     OffsetAssignment,
     PartitionName,
     Prepare,
-    Put,
+    PutRecord,
     Record,
     Relocate,
     RelocatedExtent,
@@ -54,7 +54,7 @@ class Fold:
 def fold() -> Fold:
     """orders-0 ends at 10; branch A began at `a`, put 2 messages of 16 bytes to orders-0 and 1 of 7 to stock-3."""
     fold = Fold()
-    fold.add(Put(ORDERS, Offset(0), 1), 10)
+    fold.add(PutRecord(ORDERS, Offset(0), 1), 10)
     fold.add(TxPut(A, NO_BRANCH, ORDERS, 1), 8)
     fold.add(TxPut(A, first(fold), STOCK, 1), 7)
     fold.add(TxPut(A, first(fold), ORDERS, 1), 8)
@@ -86,7 +86,7 @@ def test_a_commit_publishes_each_partition_as_one_block_in_put_order(fold: Fold)
 
 def test_a_run_points_at_the_body(fold: Fold) -> None:
     lsn = fold.state.lsn
-    record = Put(ORDERS, Offset(10), 4)
+    record = PutRecord(ORDERS, Offset(10), 4)
     meta_bytes = len(encode(record)[1])
     assert fold.add(record, 100) == [IndexUpdate(ORDERS, Offset(10), Extent(Lsn(lsn + 56 + meta_bytes), 100, 4, 1_000))]
 
@@ -94,10 +94,10 @@ def test_a_run_points_at_the_body(fold: Fold) -> None:
 @pytest.mark.parametrize(
     ("record", "why"),
     [
-        (Put(ORDERS, Offset(9), 1), "do not follow the end 10"),
-        (Put(ORDERS, Offset(0), 1), "do not follow the end 10"),
-        (Put(ORDERS, Offset(11), 1), "do not follow the end 10"),
-        (Put(PartitionName("new", 0), Offset(1), 1), "do not follow the end 0"),
+        (PutRecord(ORDERS, Offset(9), 1), "do not follow the end 10"),
+        (PutRecord(ORDERS, Offset(0), 1), "do not follow the end 10"),
+        (PutRecord(ORDERS, Offset(11), 1), "do not follow the end 10"),
+        (PutRecord(PartitionName("new", 0), Offset(1), 1), "do not follow the end 0"),
         (TxPut(A, Lsn(128), ORDERS, 1), "no live branch began at LSN 128"),
         (Prepare(A, Lsn(128), 3, 23), "no live branch began at LSN 128"),
         (Commit(A, Lsn(128), True, ()), "no live branch began at LSN 128"),
@@ -113,7 +113,7 @@ def test_a_record_that_fits_nothing(fold: Fold, record: Record, why: str) -> Non
 
 def test_offsets_are_never_taken_twice(fold: Fold) -> None:
     with pytest.raises(InvalidRecord, match=r"offsets \[0, 10\) do not follow the end 10"):
-        fold.add(Put(ORDERS, Offset(0), 1), 10)
+        fold.add(PutRecord(ORDERS, Offset(0), 1), 10)
 
 
 @pytest.mark.parametrize("key", [B, LOCAL])

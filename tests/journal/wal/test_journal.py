@@ -8,7 +8,7 @@ import pytest
 
 from journal.errors import JournalClosed
 from journal.records.header import Offset
-from journal.records.record import Put
+from journal.records.record import PutRecord
 from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.journal import Journal
 from journal.wal.scan import Scanner
@@ -155,7 +155,7 @@ def test_bodies_of_any_size_and_number_of_parts(parts: list[bytes | memoryview])
     journal = Journal.start(segments, segments.start, epoch=1, incarnation=1, flush=SYNC)
     whole = b"".join(parts)
     for _ in range(3):
-        journal.append(Put(ORDERS, Offset(0), 1), 0, parts, len(whole))
+        journal.append(PutRecord(ORDERS, Offset(0), 1), 0, parts, len(whole))
         put(journal, b"small")
     journal.close()
     assert records_of(storage) == [whole, b"small"] * 3
@@ -170,7 +170,7 @@ def test_many_threads_append_at_once() -> None:
         mine = heard[thread] = []
         for number in range(60):
             body = b"%d-%d" % (thread, number) * (number % 7 * 20 + 1)
-            header = journal.append(Put(ORDERS, Offset(0), 1), 0, [body], len(body))
+            header = journal.append(PutRecord(ORDERS, Offset(0), 1), 0, [body], len(body))
             if number % 10 == 0:
                 journal.wait_flushed(header.end, WAIT_S)
             mine.append((header.lsn, body))

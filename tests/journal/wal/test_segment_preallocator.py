@@ -10,7 +10,7 @@ import pytest
 
 from journal.errors import StorageFailed
 from journal.records.header import Offset
-from journal.records.record import Put
+from journal.records.record import PutRecord
 from journal.wal.flush_mode import SYNC
 from journal.wal.journal import Journal
 from journal.wal.scan import EndVerdict, Scanner
@@ -49,7 +49,7 @@ def start(storage: FaultyStorage) -> Journal:
 
 
 def put(journal: Journal, size: int) -> int:
-    end = journal.append(Put(ORDERS, Offset(0), 1), 0, [bytes(size)], size).end
+    end = journal.append(PutRecord(ORDERS, Offset(0), 1), 0, [bytes(size)], size).end
     journal.wait_flushed(end, WAIT_S)
     return end
 
@@ -81,7 +81,7 @@ def test_a_roll_waits_for_what_is_being_made() -> None:
     storage.may_prepare.clear()
     journal = start(storage)
     put(journal, 3000)
-    end = journal.append(Put(ORDERS, Offset(0), 1), 0, [bytes(3000)], 3000).end
+    end = journal.append(PutRecord(ORDERS, Offset(0), 1), 0, [bytes(3000)], 3000).end
     storage.may_prepare.set()
     journal.wait_flushed(end, WAIT_S)
     assert calls(storage, "create") == [("create", segment_name(0))]

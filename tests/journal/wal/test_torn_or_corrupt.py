@@ -7,7 +7,7 @@ import pytest
 from journal.errors import InvalidRecord
 from journal.records.encoders import encode
 from journal.records.header import HEADER_BYTES, Offset
-from journal.records.record import Put
+from journal.records.record import PutRecord
 from journal.state.recovery import NullSink, recover
 from journal.wal.scan import EndVerdict, Scanner, judge
 from tests.fixtures.journals import ORDERS, SEGMENT_BYTES
@@ -103,7 +103,11 @@ def test_a_record_that_a_client_wrote_into_a_body(flipped: int, verdict: EndVerd
     it is right. FORMAT.md says so, and what follows where it is not."""
     before = len(put_record(GOOD_END, FIRST_LSN, body=bytes(64))) - 64
     inner = GOOD_END + before
-    body = b"." * (-(HEADER_BYTES + len(encode(Put(ORDERS, Offset(0), 1))[1])) % 8) + put_record(inner, inner) + b"end"
+    body = (
+        b"." * (-(HEADER_BYTES + len(encode(PutRecord(ORDERS, Offset(0), 1))[1])) % 8)
+        + put_record(inner, inner)
+        + b"end"
+    )
     outer = bytearray(put_record(GOOD_END, FIRST_LSN, body=body))
     assert outer.find(put_record(inner, inner)) == before
     outer[flipped - 8 if flipped else 0] ^= 1

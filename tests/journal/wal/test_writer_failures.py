@@ -7,7 +7,7 @@ import pytest
 
 from journal.errors import StorageFailed
 from journal.records.header import Offset
-from journal.records.record import Put
+from journal.records.record import PutRecord
 from journal.wal.flush_mode import SYNC, FlushMode
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.journals import INTERVAL, ORDERS
@@ -93,7 +93,7 @@ def test_a_failure_to_make_the_next_segment_is_a_failure_like_any_other() -> Non
 def test_a_body_of_another_length_than_announced_stops_the_writer_before_it_writes() -> None:
     storage = FaultyStorage(Random(1))
     journal = start(storage)
-    header = journal.append(Put(ORDERS, Offset(0), 1), 0, [b"four"], 5)
+    header = journal.append(PutRecord(ORDERS, Offset(0), 1), 0, [b"four"], 5)
     with pytest.raises(StorageFailed, match="a body of 4 bytes announced as 5"):
         journal.wait_flushed(header.end)
     assert records_of(storage) == []

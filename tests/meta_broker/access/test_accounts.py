@@ -11,7 +11,7 @@ from meta_broker.access.accounts import BURST_S, DEBT_S_MAX, IDLE_MAX, READ_BYTE
 from meta_broker.access.addresses import network_of
 from meta_broker.access.quota import UNLIMITED, Quota
 from meta_broker.access.rules import parse_rules
-from meta_broker.config.broker_config import load
+from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
 
 LIMITED = Quota(requests_per_second=10, bytes_in_per_second=1000)

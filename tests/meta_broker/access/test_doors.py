@@ -14,7 +14,7 @@ from journal.records.xid import XaKey, Xid
 from meta_broker.replication.link_protocol import Handshake, encode
 from meta_client import Client
 from meta_client.aio import Client as TaskClient
-from meta_client.aio.connection import Connection as TaskConnection
+from meta_client.aio.net.connection import Connection as TaskConnection
 from meta_client.errors import LoginFailed, SendRefused
 from meta_client.net.calls import wait_result
 from meta_client.net.opaques import next_opaque

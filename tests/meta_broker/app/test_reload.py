@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from meta_broker.cluster.topic_announcer import reload
-from meta_broker.config.broker_config import TopicConfig, load
+from meta_broker.config.broker_config import TopicConfig
+from meta_broker.config.loading import load
 from meta_client.protocol.requests import Get, TopicVerb
 from meta_client.protocol.responses import Value
 from tests.fixtures.broker import CONFIG, BrokerProcess

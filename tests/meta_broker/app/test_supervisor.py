@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from meta_broker.app.supervisor import BACKOFF_S, BACKOFF_S_MAX, NEVER, STEADY_S, Child, configs
-from meta_broker.config.broker_config import BrokerConfig, load
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
 from meta_client import Client
 from tests.fixtures.broker import CONFIG, READY

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from meta_broker.config.broker_config import BrokerConfig, load
+from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.exposure import exposure_warnings, is_loopback
+from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
 from tests.fixtures.certificates import Certificates
 

@@ -11,7 +11,7 @@ from meta_broker.demo.consumers import Summing
 from meta_broker.demo.messages import LINES_TOPIC, LineMessage, encode
 from meta_broker.demo.schema import TABLES
 from meta_client import Batch
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offset_stores.errors import TakenMeanwhile
 from tests.fixtures.postgres import Database
 from zk.tree.nodes import Partition

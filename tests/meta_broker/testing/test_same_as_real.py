@@ -13,8 +13,8 @@ from journal.records.xid import Xid
 from meta_broker.testing.memory.cluster import MemoryCluster
 from meta_broker.testing.real import RealBroker
 from meta_client.client import Client
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import (
     NoBroker,
     NoPartition,

@@ -12,14 +12,14 @@ import psycopg
 import pytest
 
 from journal.records.xid import Xid
-from meta_client.aio import sender
 from meta_client.aio.client import Client
 from meta_client.aio.consumer import Consumer
 from meta_client.aio.coordinator import Coordinator
-from meta_client.aio.producer import BranchHandle
-from meta_client.aio.sender import SendHandle
-from meta_client.consumer.batch import Batch
+from meta_client.aio.producer import sender
+from meta_client.aio.producer.producer import BranchHandle
+from meta_client.aio.producer.sender import SendHandle
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.batch import Batch
 from meta_client.coordinator.errors import CoordinatorClosed
 from meta_client.coordinator.steps import TwoPhaseStep
 from meta_client.errors import (

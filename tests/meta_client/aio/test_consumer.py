@@ -9,10 +9,11 @@ import pytest
 
 from meta_client.aio.client import Client
 from meta_client.aio.consumer import Consumer
-from meta_client.aio.producer import Producer
-from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.aio.producer.producer import Producer
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.error_policy import Reject
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import ClientClosed, ConsumerMisuse, NothingToRead
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop, until

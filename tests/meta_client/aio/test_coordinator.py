@@ -21,7 +21,7 @@ from meta_client.errors import TransactionMisuse
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop
 from tests.fixtures.postgres import Database
-from tests.meta_client.aio.test_producer import consumed
+from tests.meta_client.aio.producer.test_producer import consumed
 from zk.embedded.chroot import Chroot
 
 REQUESTS = int(os.environ.get("METAQ_CRASH_ROUNDS", "25"))  # of each of eight tasks

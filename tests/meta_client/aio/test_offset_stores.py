@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from meta_client.aio import Client, TransactionOffsetStore
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offset_stores.errors import NoDatabase, NotInTransaction
 from meta_client.consumer.offsets import OffsetEntry
 from meta_client.errors import ConsumerMisuse

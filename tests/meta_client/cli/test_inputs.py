@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meta_client.cli.formats import message_object, parse_template
 from meta_client.cli.inputs import BadInput, Reader, read_envelopes, read_lines, read_objects, read_records, read_whole
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.protocol.messages import DATA_BYTES_MAX
 from zk.tree.nodes import Partition
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from starlette.testclient import TestClient
 
 from meta_client.console.rendering import path
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.dead_letters.store import DeadLetterStore
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from tests.meta_client.console.conftest import ATTRIBUTE, HIDDEN, ORIGIN, PAYLOAD, SCRIPT, Stack, open_console
 from zk.groups.listing import list_group
 from zk.tree.nodes import Partition

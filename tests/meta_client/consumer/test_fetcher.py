@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offsets import OffsetEntry
 from meta_client.errors import ConsumerMisuse, OwnershipLost
 from meta_client.protocol.messages import encode_frame

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from tests.fixtures.broker import BrokerProcess
 from zk.embedded.chroot import Chroot
 

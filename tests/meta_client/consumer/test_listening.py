@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_client.consumer.acknowledging import AckWindow
-from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.delivery import Delivery, DeliveryResult
 from meta_client.consumer.error_policy import ErrorPolicy, Reject, RejectHandler
 from meta_client.consumer.filtering import DuplicateCache, MessageFilter
 from meta_client.consumer.listening import BatchDelivery, MessageDelivery
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetEntry
 from zk.tree.nodes import Partition
 

@@ -9,9 +9,9 @@ import pytest
 
 from meta_client.aio.client import Client as AsyncClient
 from meta_client.client import Client
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Get
 from tests.fixtures.loops import in_loop, until

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.assignments import Assignments
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.filtering import MessageFilter
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.pulling import PullBuffer, PullDelivery
 from meta_client.consumer.workers import ThreadWorkers

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.messages.batch import Batch
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Fetch, Request, Version
 from tests.meta_client.conftest import ScriptedBroker, StartBroker

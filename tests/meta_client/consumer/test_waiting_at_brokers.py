@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetch_client import WAITING_BYTES_MAX
+from meta_client.consumer.messages.batch import Batch
 from meta_client.net.connection import Connection
 from meta_client.net.pending_reply import OnDone, PendingReply
 from meta_client.protocol.messages import encode_frame

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_client.consumer.batch import decode_batch
+from meta_client.consumer.messages.batch import decode_batch
 from meta_client.protocol.messages import encode_body, encode_frame, iter_frames
 from meta_client.protocol.trace_context import is_traceparent, split_traceparent, with_traceparent
 from zk.tree.nodes import Partition

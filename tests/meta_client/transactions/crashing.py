@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from meta_client import Client, aio
 from meta_client.transactions import CommitStep, TransactionConfig
-from meta_client.transactions.django import send_on_commit
+from meta_client.transactions.frameworks.django import send_on_commit
 from meta_client.transactions.mysql import parameters
 from tests.meta_client.aio.transactions.ways import opened
 from tests.meta_client.transactions.django_shop import use

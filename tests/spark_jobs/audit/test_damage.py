@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from journal.records.header import Offset, RecordType
-from journal.records.record import NO_BRANCH, Prepare, Put, Rollback, RollbackReason, TxPut
+from journal.records.record import NO_BRANCH, Prepare, PutRecord, Rollback, RollbackReason, TxPut
 from journal.records.xid import LocalKey
 from journal.state.checkpoint import Checkpoint
 from journal.wal.segments import segment_name
@@ -92,8 +92,8 @@ def test_broken_and_uncounted_messages(tmp_path: Path, audit: Audit) -> None:
         pen.put(ORDERS, 0, 3)
         broken = bytearray(body(3, first_id=new_ids()))
         broken[100 + 20 + 7] ^= 1  # the data of the second message; the record's own checksum is taken after
-        first = pen.write(Put(ORDERS, Offset(300), 3), bytes(broken))
-        second = pen.write(Put(ORDERS, Offset(600), 4), body(3, first_id=new_ids()))
+        first = pen.write(PutRecord(ORDERS, Offset(300), 3), bytes(broken))
+        second = pen.write(PutRecord(ORDERS, Offset(600), 4), body(3, first_id=new_ids()))
     report = audit(tmp_path)
     assert verdicts(report, AuditVerdict.FAILS) == {"frames"}
     assert report.check("frames").counts == {"broken frame": 1, "message count": 1}

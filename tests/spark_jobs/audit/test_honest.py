@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from journal.records.decoders import decode
-from journal.records.record import Commit, Put
+from journal.records.record import Commit, PutRecord
 from journal.replica.follower import JournalFollower
 from journal.state.checkpoint import Checkpoint, decode_checkpoint
 from journal.state.relocation import read_chunk, relocation_chunks
@@ -190,7 +190,7 @@ def _first_offset(path: Path, base: int, topic: str) -> int:
     for entry in records_of(path):
         assert entry.header.lsn >= base
         record = decode(entry.header, entry.meta)
-        if isinstance(record, Put) and record.name.topic == topic:
+        if isinstance(record, PutRecord) and record.name.topic == topic:
             return record.base
         if isinstance(record, Commit):
             for assignment in record.assignments:

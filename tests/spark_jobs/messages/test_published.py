@@ -9,7 +9,7 @@ import pytest
 
 from journal.records.decoders import decode
 from journal.records.header import Offset
-from journal.records.record import NO_BRANCH, Commit, OffsetAssignment, PartitionName, Put, TxPut
+from journal.records.record import NO_BRANCH, Commit, OffsetAssignment, PartitionName, PutRecord, TxPut
 from journal.state.fold import apply
 from journal.state.journal_state import JournalState
 from journal.state.live_branch import LiveBranch
@@ -150,7 +150,7 @@ def test_what_no_client_can_decode_is_a_row_with_a_reason(pen: Pen, tmp_path: Pa
     unknown = encode_frame(2 << 22, 0x4D51 << 16 | 99 << 8, b"compressed by nobody")
     not_text = encode_frame(3 << 22, FLAG_ATTRIBUTE, b"\x00\x00\x00\x02\xff\xfeabc")
     frames = wrong + unknown + not_text
-    pen.write(Put(ORDERS, Offset(0), 3), frames)
+    pen.write(PutRecord(ORDERS, Offset(0), 3), frames)
     rows = read(tmp_path / "journal", columns=("offset", "timestamp", "key", "payload", "error"))
     assert [(row["key"], row["payload"]) for row in rows] == [
         (None, wrong[HEADER_BYTES:]),
@@ -167,7 +167,7 @@ def test_a_trace_context_is_a_header_and_no_part_of_the_key(pen: Pen, tmp_path: 
     context = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
     attributes = [None, "plain", with_traceparent("own", context), with_traceparent(None, context), "traceparent=x"]
     frames = [encode_frame(number, *encode_body(b"x", text)) for number, text in enumerate(attributes)]
-    pen.write(Put(ORDERS, Offset(0), len(frames)), b"".join(frames))
+    pen.write(PutRecord(ORDERS, Offset(0), len(frames)), b"".join(frames))
     rows = read(tmp_path / "journal", columns=("key", "headers"))
     assert [row["key"] for row in rows] == [None, "plain", "own", None, "traceparent=x"]
     header = [{"key": "traceparent", "value": context.encode()}]
@@ -178,7 +178,7 @@ def test_a_trace_context_is_a_header_and_no_part_of_the_key(pen: Pen, tmp_path: 
 
 @pytest.mark.parametrize("messages", [0, 1, 3, 2**32 - 1])
 def test_a_wrong_number_of_messages_is_data_loss(pen: Pen, tmp_path: Path, messages: int) -> None:
-    pen.write(Put(ORDERS, Offset(0), messages), body(2))
+    pen.write(PutRecord(ORDERS, Offset(0), messages), body(2))
     pen.put(ORDERS, 200, 2)
     with pytest.raises(DataLost, match="failOnDataLoss"):
         read(tmp_path / "journal")
@@ -198,7 +198,7 @@ def test_a_commit_without_its_messages_is_data_loss(pen: Pen, tmp_path: Path) ->
 
 def test_damage_is_data_loss(honest: Path) -> None:
     whole = read(honest)
-    put = next(each for each in records_of(honest) if isinstance(decode(each.header, each.meta), Put))
+    put = next(each for each in records_of(honest) if isinstance(decode(each.header, each.meta), PutRecord))
     flip(honest, put.header.body_lsn + 30)
     with pytest.raises(DataLost, match="do not read back: body checksum"):
         read(honest)
@@ -221,7 +221,7 @@ def test_messages_longer_than_a_block(tmp_path: Path) -> None:
     large = b"".join(encode_frame(number, 0, bytes([number]) * 700_000) for number in range(3))
     with Pen(tmp_path, 1 << 23) as pen:
         pen.put(ORDERS, 0, 2)
-        pen.write(Put(ORDERS, Offset(200), 3), large)
+        pen.write(PutRecord(ORDERS, Offset(200), 3), large)
         branch = pen.write(TxPut(key("large"), NO_BRANCH, ORDERS, 3), large).lsn
         pen.write(Commit(key("large"), branch, True, (OffsetAssignment(ORDERS, Offset(2_100_260), len(large), 3),)))
     assert read(tmp_path) == folded(tmp_path)

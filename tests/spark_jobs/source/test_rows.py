@@ -20,8 +20,8 @@ from journal.records.record import (
     OffsetAssignment,
     PartitionName,
     Prepare,
-    Put,
     PutBatch,
+    PutRecord,
     Record,
     Relocate,
     RelocatedExtent,
@@ -49,7 +49,7 @@ def row(record: Record, frames: bytes = b"", *, with_frames: bool = False, time_
 
 
 def test_a_put() -> None:
-    found = row(Put(ORDERS, Offset(700), 3), body(3), with_frames=True)
+    found = row(PutRecord(ORDERS, Offset(700), 3), body(3), with_frames=True)
     meta_bytes = 16 + len("orders")
     assert found == RecordRow(
         segment=0,
@@ -83,7 +83,7 @@ def test_a_numbered_batch_and_its_ids() -> None:
 
 
 def test_ids_that_do_not_rise_by_one_are_all_named() -> None:
-    found = row(Put(ORDERS, Offset(0), 3), body(2, first_id=7) + body(1, first_id=3), with_frames=True)
+    found = row(PutRecord(ORDERS, Offset(0), 3), body(2, first_id=7) + body(1, first_id=3), with_frames=True)
     assert (found.first_id, found.ids) == (None, (7, 8, 3))
 
 
@@ -120,7 +120,7 @@ def test_the_columns_of_the_other_kinds() -> None:
 
 
 def test_a_kind_this_version_does_not_read_is_bad_and_says_so() -> None:
-    raw = entry(Put(ORDERS, Offset(0), 1))
+    raw = entry(PutRecord(ORDERS, Offset(0), 1))
     found = record_row(0, raw._replace(header=msgspec.structs.replace(raw.header, record_type=99)), with_frames=False)
     assert found.kind == "BAD"
     assert "a record of kind 99, which this version of metaq does not read" in (found.reason or "")
@@ -129,7 +129,7 @@ def test_a_kind_this_version_does_not_read_is_bad_and_says_so() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        Put(ORDERS, Offset(LSN_MAX - 299), 3),
+        PutRecord(ORDERS, Offset(LSN_MAX - 299), 3),
         TxPut(key("a"), Lsn(LSN_MAX + 1), ORDERS, 1),
         Prepare(key("a"), Lsn(64), LSN_MAX + 1, 1),
         Prepare(key("a"), Lsn(64), 1, LSN_MAX + 1),
@@ -139,15 +139,15 @@ def test_a_kind_this_version_does_not_read_is_bad_and_says_so() -> None:
     ],
 )
 def test_a_number_that_no_column_holds_makes_the_record_bad(record: Record) -> None:
-    written = entry(record, body(3) if isinstance(record, Put) else b"")
+    written = entry(record, body(3) if isinstance(record, PutRecord) else b"")
     with pytest.raises(InvalidRecord, match="a number beyond 2"):
         check_numbers(written.header, record)
     assert record_row(0, written, with_frames=True).kind == "BAD"
 
 
 def test_a_time_that_no_calendar_holds_makes_the_record_bad() -> None:
-    assert row(Put(ORDERS, Offset(0), 1), body(1), time_ms=TIME_MS_MAX).kind == "PUT"
-    assert row(Put(ORDERS, Offset(0), 1), body(1), time_ms=TIME_MS_MAX + 1).kind == "BAD"
+    assert row(PutRecord(ORDERS, Offset(0), 1), body(1), time_ms=TIME_MS_MAX).kind == "PUT"
+    assert row(PutRecord(ORDERS, Offset(0), 1), body(1), time_ms=TIME_MS_MAX + 1).kind == "BAD"
 
 
 def test_frames_are_counted_what_they_hold_is_not_judged() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from journal.errors import DirectoryInUse
 from journal.wal.storage import DirectoryStorage
-from meta_broker.config.broker_config import load
+from meta_broker.config.loading import load
 from meta_broker.replication.fencing import Superseded
 from meta_broker.replication.promotion.demotion import demote, unused_slave_id
 from meta_broker.replication.replica.slave_file import SlaveFile

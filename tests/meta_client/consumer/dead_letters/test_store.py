@@ -9,10 +9,10 @@ import pytest
 from journal.errors import CorruptJournal, JournalError, StorageFailed
 from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
-from meta_client.consumer.batch import ReceivedMessage, TracedMessage
 from meta_client.consumer.dead_letters.index import ENTRY_BYTES, MessageAddress
 from meta_client.consumer.dead_letters.reading import read_dead_letters, read_group
 from meta_client.consumer.dead_letters.store import DeadLetterStore, ForeignStore, StoreFull, StoreInUse
+from meta_client.consumer.messages.received_message import ReceivedMessage, TracedMessage
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from zk.tree.nodes import Partition
 

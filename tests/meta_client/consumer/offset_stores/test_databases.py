@@ -21,8 +21,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from meta_client.client import Client
-from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offset_stores import SqlOffsetStore, TransactionOffsetStore
 from meta_client.consumer.offset_stores.errors import NoDatabase, NotInTransaction, OffsetsMalformed, TakenMeanwhile
 from meta_client.consumer.offsets import OffsetEntry

@@ -9,9 +9,11 @@ import sqlite3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offset_stores.dbapi_rows import DbapiRows
-from meta_client.consumer.offset_stores.places import TABLE, place_of, read_offset, store, take
+from meta_client.consumer.offset_stores.moves import read_offset, store, take
+from meta_client.consumer.offset_stores.places import TABLE, place_of
 from meta_client.consumer.offsets import OffsetEntry
 from tests.fixtures.thoroughness import examples
 from zk.tree.nodes import Partition

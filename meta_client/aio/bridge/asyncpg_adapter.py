@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 import asyncpg
 
-from meta_client.aio.bridge import wait
+from meta_client.aio.bridge.bridge import wait
 
 CLOSE_S: Final = 5.0
 FAILURES: Final = (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
 from typing import Any, Final, TypeVar, cast
 
-from meta_client.aio.bridge import in_thread, is_inside, run, wait
+from meta_client.aio.bridge.bridge import in_thread, is_inside, run, wait
 from meta_client.consumer.listener_exit import is_coroutine_function, listener_error
 
 RESTART_S: Final = 0.1  # a loop that is shutting down ends before that

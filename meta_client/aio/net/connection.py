@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Self, cast
 
-from meta_client.aio.bridge import is_inside, run, wait
+from meta_client.aio.bridge.bridge import is_inside, run, wait
 from meta_client.errors import (
     ClientClosed,
     ConnectionLost,

@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from journal.records.xid import LocalKey, Xid
-from meta_client.aio.bridge import run, wait
-from meta_client.aio.connections import Connections
-from meta_client.aio.sender import Sender, SendHandle, until_all_settled
-from meta_client.aio.topology import Topology
+from meta_client.aio.bridge.bridge import run, wait
+from meta_client.aio.net.connections import Connections
+from meta_client.aio.net.topology import Topology
+from meta_client.aio.producer.sender import Sender, SendHandle, until_all_settled
 from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.producer.branch_batch import BranchHandle as ThreadedBranchHandle
 from meta_client.producer.local_transaction import LocalTransaction as Rules
@@ -24,7 +24,7 @@ from meta_client.producer.producer import SEND_TIMEOUT_S
 from meta_client.producer.producer import Producer as ProducerRules
 from meta_client.producer.results import SendResult
 from meta_client.producer.single_sends import SingleSends
-from meta_client.producer.xa_branch import Branch
+from meta_client.producer.xa_branch import ProducerBranch
 from meta_client.producer.xa_verbs import Listing
 from meta_client.protocol.answers import BranchStatus
 from meta_client.tracing import TRACING
@@ -309,6 +309,6 @@ class Producer:
         return await run(self.rules.tpc_list)
 
     @property
-    def tpc_branch(self) -> Branch | None:
+    def tpc_branch(self) -> ProducerBranch | None:
         """Return the current branch: its xid, its broker's id, and its state."""
         return self.rules.tpc_branch

@@ -4,8 +4,8 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from meta_client.aio.bridge import wait
-from meta_client.aio.connection import Connection
+from meta_client.aio.bridge.bridge import wait
+from meta_client.aio.net.connection import Connection
 from meta_client.errors import ClientClosed, NotConnected
 from meta_client.net.backoff import Backoff
 from meta_client.net.connections import ATTEMPT_S, CONNECT_TIMEOUT_S

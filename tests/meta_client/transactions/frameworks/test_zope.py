@@ -16,7 +16,7 @@ from journal.records.xid import Xid
 from meta_client import Client, NoBroker, NoPartition, TransactionMisuse
 from meta_client.coordinator import PrepareFailed
 from meta_client.transactions import CommitStep
-from meta_client.transactions.zope import send_on_commit
+from meta_client.transactions.frameworks.zope import send_on_commit
 from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions.conftest import World, make, running_world
 from tests.meta_client.transactions.crashing import engine_of

@@ -6,12 +6,13 @@ from random import Random
 import pytest
 
 from journal.errors import JournalError
-from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.dead_letters.store import DeadLetterStore
 from meta_client.consumer.delivery import Delivery
 from meta_client.consumer.error_policy import ErrorPolicy
 from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.listening import BatchDelivery, MessageDelivery
+from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from zk.tree.nodes import Partition
 

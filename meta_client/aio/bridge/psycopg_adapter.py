@@ -8,7 +8,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
-from meta_client.aio.bridge import wait
+from meta_client.aio.bridge.bridge import wait
 from meta_client.coordinator.postgres import Connection
 
 paramstyle: Final = "pyformat"  # by these two names is a module of PEP 249 known

@@ -1,18 +1,18 @@
 """A batch as numpy and Arrow columns. Either is imported when it is asked for."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from meta_client.consumer.alike_run import AlikeRun
+from meta_client.consumer.messages.alike_run import AlikeRun
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.protocol.messages import HEADER_BYTES
-
-if TYPE_CHECKING:
-    from meta_client.consumer.batch import Piece
 
 _ID = slice(8, 16)  # in a message's header
 
+Piece = AlikeRun | list[ReceivedMessage]
 
-def numpy_payloads(pieces: "Sequence[Piece]") -> Any:
+
+def numpy_payloads(pieces: Sequence[Piece]) -> Any:
     """Return payloads of one length as an array of kind V over their bytes, read only. Raises ValueError."""
     import numpy
 
@@ -23,7 +23,7 @@ def numpy_payloads(pieces: "Sequence[Piece]") -> Any:
     return piece.table(numpy)[:, HEADER_BYTES:].view(f"V{piece.size - HEADER_BYTES}")[:, 0]
 
 
-def record_batch(pieces: "Sequence[tuple[Piece, Sequence[int]]]") -> Any:
+def record_batch(pieces: Sequence[tuple[Piece, Sequence[int]]]) -> Any:
     """Return the columns of *pieces*, each with its offsets."""
     import pyarrow
 
@@ -51,7 +51,7 @@ def _of_run(run: AlikeRun, offsets: Sequence[int]) -> tuple[Any, ...]:
     )
 
 
-def _of_messages(messages: Sequence[Any]) -> tuple[Any, ...]:
+def _of_messages(messages: Sequence[ReceivedMessage]) -> tuple[Any, ...]:
     import pyarrow
 
     return (

@@ -5,8 +5,8 @@ import contextvars
 
 import pytest
 
-from meta_client.aio import bridge
-from meta_client.aio.bridge import check_cancelled, run, run_shielded, shielded, wait
+from meta_client.aio.bridge import bridge
+from meta_client.aio.bridge.bridge import check_cancelled, run, run_shielded, shielded, wait
 from tests.fixtures.loops import in_loop, in_uvloop
 
 name: contextvars.ContextVar[str] = contextvars.ContextVar("name")

@@ -332,7 +332,7 @@ async def test_close_tells_a_task_that_waits_for_what_no_broker_takes(
     zookeeper: Chroot, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch rests before it is tried again when the client is closed."""
-    monkeypatch.setattr("meta_client.aio.sender.CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("meta_client.aio.producer.sender.CLOSE_TIMEOUT_S", 0.1)
     broker = start_broker(0, {"orders": 1}, stored)
     broker.peer.close()
     async with Client(zookeeper.connect) as client:
@@ -361,7 +361,7 @@ async def test_a_full_buffer_waits_or_raises(
         assert not third.done()
         with pytest.raises(SendUnknown):  # those two are given up, and there is room
             await (await third)
-    monkeypatch.setattr("meta_client.aio.sender.CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("meta_client.aio.producer.sender.CLOSE_TIMEOUT_S", 0.1)
     raising = BatchingConfig(batch_bytes=100, buffer_bytes_max=200, raise_when_full=True)
     async with Client(zookeeper.connect, batching=raising) as client:
         producer = client.producer()

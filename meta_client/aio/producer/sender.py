@@ -11,9 +11,9 @@ from typing import Any, Concatenate, ParamSpec
 
 import msgspec
 
-from meta_client.aio.bridge import run
-from meta_client.aio.connections import Connections
-from meta_client.aio.topology import Topology
+from meta_client.aio.bridge.bridge import run
+from meta_client.aio.net.connections import Connections
+from meta_client.aio.net.topology import Topology
 from meta_client.errors import ReplyTimeout
 from meta_client.net.identity import new_session_id
 from meta_client.net.pending_reply import PendingReply

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 from concurrent.futures import Future
 
-from meta_client.aio.bridge import in_thread, is_inside, wait
+from meta_client.aio.bridge.bridge import in_thread, is_inside, wait
 from meta_client.metadata.topology import TopicView
 from meta_client.metadata.topology import Topology as ThreadedTopology
 from zk.tree.broker_url import BrokerUrl

@@ -4,12 +4,13 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Self, cast, overload
 
 from journal.checksum import crc32
 from meta_client import core
-from meta_client.consumer.alike_run import ALIKE_MAX, ALIKE_MIN, AlikeRun, maybe_alike
-from meta_client.consumer.batch_columns import numpy_payloads, record_batch
+from meta_client.consumer.messages.alike_run import ALIKE_MAX, ALIKE_MIN, AlikeRun, maybe_alike
+from meta_client.consumer.messages.batch_columns import Piece, numpy_payloads, record_batch
+from meta_client.consumer.messages.received_message import ReceivedMessage, TracedMessage
 from meta_client.protocol.checksum import CRC31_MASK
 from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER, HEADER_BYTES, Message, iter_frames
@@ -23,46 +24,8 @@ if TYPE_CHECKING:
 # Same as the class with eight arguments, without a Python frame per message.
 _new_tuple: Final = cast("Callable[[type[ReceivedMessage], Iterable[object]], ReceivedMessage]", tuple.__new__)
 
-
-class ReceivedMessage(NamedTuple):  # the cheapest immutable type: one is made per message
-    """A message with its place in a partition."""
-
-    topic: str
-    partition: Partition
-    offset: int  # of its first byte; identifies the message forever, unlike its id
-    message_id: int
-    flag: int  # as stored; the payload is decompressed regardless
-    attribute: str | None
-    payload: bytes
-    next_offset: int  # of the message after it
-
-    @property
-    def traceparent(self) -> str | None:
-        """W3C trace context of the send, which a traced producer adds; None: there is none."""
-        return None
-
-
-class TracedMessage(ReceivedMessage):
-    """A message with a trace context."""
-
-    _traceparent: str
-
-    @classmethod
-    def of(cls, message: ReceivedMessage, traceparent: str) -> Self:
-        """Return *message* with *traceparent*."""
-        traced = cls._make(message)
-        traced._traceparent = traceparent
-        return traced
-
-    @property
-    def traceparent(self) -> str | None:
-        """W3C trace context of the send."""
-        return getattr(self, "_traceparent", None)  # a copy made by _replace has none
-
-
 PLAIN_MAX: Final = 64  # after so many messages of several lengths, try again whether the next ones are alike
 Crc32 = Callable[[bytes], int]
-Piece = AlikeRun | list[ReceivedMessage]
 
 
 class Payloads(Sequence[bytes]):

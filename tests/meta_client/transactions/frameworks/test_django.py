@@ -12,7 +12,7 @@ from meta_client import Client, NoBroker, NoPartition, TransactionMisuse
 from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions import CommitStep
-from meta_client.transactions.django import send_on_commit
+from meta_client.transactions.frameworks.django import send_on_commit
 from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions import django_shop
 from tests.meta_client.transactions.conftest import World, make, running_world

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from meta_client.consumer.assignments import Assignments
-from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.dead_letters.index import DeadLetterEntry
-from meta_client.consumer.dead_letters.redelivery import Redelivery
 from meta_client.consumer.dead_letters.store import DeadLetterStore
 from meta_client.consumer.listening import MessageListener
+from meta_client.consumer.messages.received_message import ReceivedMessage
+from meta_client.consumer.redelivery import Redelivery
 from meta_client.consumer.workers import Workers
 
 

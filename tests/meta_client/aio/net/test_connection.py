@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from meta_client.aio import connection as connection_module
-from meta_client.aio.bridge import run
-from meta_client.aio.connection import Connection
-from meta_client.aio.connections import Connections
+from meta_client.aio.bridge.bridge import run
+from meta_client.aio.net import connection as connection_module
+from meta_client.aio.net.connection import Connection
+from meta_client.aio.net.connections import Connections
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
 from meta_client.net.opaques import next_opaque
 from meta_client.protocol.requests import Put, Request, Version

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meta_client.consumer.batch import Batch, ReceivedMessage, decode_batch
+from meta_client.consumer.messages.batch import Batch, decode_batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.messages import HEADER_BYTES, encode_body, encode_frame

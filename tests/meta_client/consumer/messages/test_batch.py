@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meta_client.consumer.batch import ReceivedMessage, decode_batch
+from meta_client.consumer.messages.batch import decode_batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import HEADER_BYTES, encode_body, encode_frame, iter_frames
 from zk.tree.nodes import Partition

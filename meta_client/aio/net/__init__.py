@@ -1,0 +1,4 @@
+"""Connections of tasks to brokers, and a view of the brokers.
+
+Read: connection -> connections, topology; workers.
+"""

@@ -1,0 +1,60 @@
+"""Interfaces of a producer's collaborators: what sends in batches, and a transaction that it joins."""
+
+from typing import Protocol, TypeVar
+
+from meta_client.metadata.topology import TopicView
+from meta_client.net.deadline import Deadline
+from meta_client.producer.message_run import MessageRun, RunPart
+from meta_client.producer.outgoing import Outgoing, RoundRobin
+from meta_client.producer.results import Handle, SendResult
+from zk.tree.nodes import Partition
+
+Made = TypeVar("Made", covariant=True)
+
+
+class QuickAdd(Protocol[Made]):
+    """Adds a message as Gathering.maybe_add does, from any thread and without the lock; returns None, without effect,
+    where Python must decide: Gathering.quick_add makes it. With *attribute* the body is a payload, and the flag 0."""
+
+    def __call__(
+        self,
+        topic: str,
+        body: bytes,
+        wanted: Partition | None = None,
+        flag: int = 0,
+        attribute: str | None = None,
+        /,
+    ) -> Made | None: ...
+
+
+class Gatherer(Protocol):
+    """Sends messages in batches: sender.Sender, or its asyncio twin."""
+
+    @property
+    def quick_add(self) -> QuickAdd[Handle] | None: ...
+
+    def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> Handle: ...
+
+    def add_run(self, topic: str, wanted: Partition | None, run: MessageRun) -> list[RunPart]: ...
+
+    def flush(self, timeout_s: float | None = None) -> None: ...
+
+    def has_pending(self, topic: str, partition: Partition) -> bool: ...
+
+    def push(self, topic: str, partition: Partition) -> None: ...
+
+
+class Adds(Protocol):
+    """Takes messages of send_async for a transaction."""
+
+    def add(self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> Handle: ...
+
+
+class Enlists(Adds, Protocol):
+    """A transaction over several brokers that producers join: transactions.branches.Branches."""
+
+    def check(self) -> None: ...
+
+    def send(
+        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
+    ) -> SendResult: ...
