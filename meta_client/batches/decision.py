@@ -32,11 +32,13 @@ class BatchOutcome(Enum):
 
 
 class BatchDecision(msgspec.Struct, frozen=True):
-    """Batch *batch* commits *branches*, and no others. *is_done*: every broker has confirmed."""
+    """Batch *batch* commits *branches*, and no others. *is_done*: every broker has confirmed. *plan*: digest of what
+    makes it this batch and no other of its number; blank if nothing does."""
 
     batch: int
     branches: tuple[BranchName, ...] = ()
     is_done: bool = False
+    plan: str = ""
 
     def outcome_of(self, batch: int, branch: BranchName) -> BatchOutcome:
         """Return the outcome of *branch* of *batch*. An earlier batch was finished before this one was decided."""
@@ -63,13 +65,13 @@ class Decisions:
         """Return the newest decision; one about batch NOTHING if there is none."""
         return self._read().decision
 
-    def decide(self, name: BatchName, branches: tuple[BranchName, ...]) -> BatchDecision:
+    def decide(self, name: BatchName, branches: tuple[BranchName, ...], plan: str = "") -> BatchDecision:
         """Decide that *branches* are the batch, unless something is decided about it or a later one: return what
         stands. Durable on return. If it raises, it may have happened: decide again, or `forbid`.
 
         Raises SinkFailed for more branches than a node holds, with nothing decided.
         """
-        wanted = BatchDecision(name.batch, branches)
+        wanted = BatchDecision(name.batch, branches, plan=plan)
         if len(data := _encode(wanted)) > NODE_BYTES_MAX:
             raise SinkFailed(f"{len(branches)} branches are more than a decision can name: repartition to fewer tasks")
         while (before := self._read()).decision.batch < name.batch:

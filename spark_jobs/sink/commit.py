@@ -24,6 +24,11 @@ from zk.errors import ZooKeeperError
 PATIENCE_S: Final = 60.0  # with a broker that is away; then the query fails, and its next start goes on
 RETRY_S: Final = 0.5
 
+_RESTORED: Final = (
+    "its checkpoint is a copy, or was restored, and its batches may hold other rows than those of the same numbers; "
+    "start it with a new checkpoint, from where the rows that are written end"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -36,23 +41,23 @@ class BatchEnd:
         self._verbs = verbs_of(client)
         self._patience_s = patience_s
 
-    def commit(self, name: BatchName, branches: tuple[BranchName, ...]) -> None:
+    def commit(self, name: BatchName, branches: tuple[BranchName, ...], plan: str = "") -> None:
         """Decide for *branches*, unless the batch was decided before; then commit what is decided and roll back all
-        else of it. On return the decided branches are committed at every broker.
+        else of it. On return the decided branches are committed at every broker. *plan*: digest of the batch's rows'
+        places in the sources; blank for a write that its name identifies.
 
         Raises ZooKeeperUnavailable, with the decision unknown, or SinkFailed; then run the batch again. SinkFailed,
-        too, if a later batch is decided: Spark repeats the newest one alone, so this one is of another run's numbers.
+        too, if a later batch, or one of this number with another plan, is decided: Spark repeats the newest batch
+        alone, and as it was planned, so this one is of another run's numbers.
         """
-        decision = self.decisions.decide(name, branches)
+        decision = self.decisions.decide(name, branches, plan)
         if decision.batch > name.batch:
             self.discard(name, keep=())
-            raise SinkFailed(
-                f"{name.gtrid} is older than batch {decision.batch}, which is decided: its checkpoint is a copy, or "
-                f"was restored, and its batches may hold other rows than those of the same numbers; start it with a "
-                f"new checkpoint, from where the rows that are written end"
-            )
+            raise SinkFailed(f"{name.gtrid} is older than batch {decision.batch}, which is decided: {_RESTORED}")
         self._finish(name, decision)
         self.discard(name, keep=decision.branches)
+        if decision.plan != plan:
+            raise SinkFailed(f"{name.gtrid} is decided with rows from other offsets: {_RESTORED}")
 
     def abort(self, name: BatchName) -> bool:
         """Roll back every branch of the batch. False: it is decided, and its next run commits it. Raises

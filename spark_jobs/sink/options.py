@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from spark_jobs.messages.columns import message_schema
 from spark_jobs.messages.options import SECURITY, ClusterAddress, Given, InvalidOption, cluster_of
 
-_NAMES: Final = ("zookeeper", "root", "topic", "transactionId", "transactionTimeout")
+_NAMES: Final = ("zookeeper", "root", "topic", "transactionId", "transactionTimeout", "checkpointLocation")
 _TIMEOUT_S: Final = 600  # from a task's first message to its PREPARE
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,36}", re.ASCII)
 _WRITTEN: Final = {"topic": (StringType(),), "partition": (StringType(),), "key": (StringType(),)}
@@ -21,13 +21,15 @@ _PAYLOAD: Final = (BinaryType(), StringType())
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """Options of a write. *topic*: of all rows, None if a column names it. *write_id*: of a batch write;
-    *is_named*: the caller gave it, so that a repeated write is known."""
+    *is_named*: the caller gave it, so that a repeated write is known. *checkpoint*: location of a stream's; blank
+    for a batch write."""
 
     cluster: ClusterAddress
     topic: str | None
     write_id: str
     is_named: bool
     timeout_s: int
+    checkpoint: str
 
 
 def write_options(options: Mapping[str, str], schema: StructType, *, overwrite: bool, is_stream: bool) -> WriteOptions:
@@ -40,11 +42,18 @@ def write_options(options: Mapping[str, str], schema: StructType, *, overwrite: 
     topic, write_id = given.get("topic"), given.get("transactionId")
     if is_stream:
         given.refuse(("transactionId",), "is for batch writes: a stream's batches are named by its checkpoint")
+    if is_stream and given.get("checkpointLocation") is None:
+        raise InvalidOption(
+            'a stream needs option "checkpointLocation": the sink reads there which rows a batch has, and Spark does '
+            "not hand on spark.sql.streaming.checkpointLocation"
+        )
     if write_id is not None and _ID.fullmatch(write_id) is None:
         raise InvalidOption(f'option "transactionId" is {write_id[:80]!r}: use 1 to 36 letters, digits, ".", "_", "-"')
     _check_columns(schema, topic)
     timeout_s = given.number("transactionTimeout", 1) or _TIMEOUT_S
-    return WriteOptions(cluster_of(given), topic, write_id or str(uuid.uuid4()), write_id is not None, timeout_s)
+    checkpoint = given.get("checkpointLocation") or ""
+    is_named, write_id = write_id is not None, write_id or str(uuid.uuid4())
+    return WriteOptions(cluster_of(given), topic, write_id, is_named, timeout_s, checkpoint)
 
 
 def _check_columns(schema: StructType, topic: str | None) -> None:

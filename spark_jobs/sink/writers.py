@@ -17,6 +17,7 @@ from meta_client.batches.decision import SinkFailed
 from meta_client.batches.names import BatchName, BranchName, attempt_name, branch_at
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.transactions.branches import OpenBranches
+from spark_jobs.sink.batch_plan import plan_digest
 from spark_jobs.sink.commit import BatchEnd, connected, verbs_of
 from spark_jobs.sink.options import WriteOptions
 
@@ -76,8 +77,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Commit what the tasks have prepared, or what an earlier run of the batch has decided. Raises as
         BatchEnd.commit."""
         if (query := query_in(messages)) is not None:
+            plan = plan_digest(self._options.checkpoint, batchId)
             with connected(self._options.cluster) as client:
-                BatchEnd(client, query).commit(BatchName(query, batchId), branches_in(messages))
+                BatchEnd(client, query).commit(BatchName(query, batchId), branches_in(messages), plan)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - the API's
         """Roll back what the tasks have prepared. Raises as BatchEnd.abort."""

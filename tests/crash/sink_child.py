@@ -25,7 +25,7 @@ from zk.session.session import ZooKeeperSession
 
 
 def options_of(zookeeper: str, topic: str) -> WriteOptions:
-    return WriteOptions(ClusterAddress(zookeeper), topic, "", is_named=False, timeout_s=600)
+    return WriteOptions(ClusterAddress(zookeeper), topic, "", is_named=False, timeout_s=600, checkpoint="")
 
 
 def rows_of(rows: Sequence[tuple[str, str]]) -> pa.RecordBatch:

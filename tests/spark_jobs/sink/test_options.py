@@ -7,6 +7,7 @@ from spark_jobs.messages.options import InvalidOption
 from spark_jobs.sink.options import write_options
 
 CLUSTER = {"zookeeper": "127.0.0.1:2181"}
+STREAM = CLUSTER | {"checkpointLocation": "/data/checkpoint"}
 TOPIC = CLUSTER | {"topic": "orders"}
 PAYLOAD = StructType().add("payload", BinaryType())
 ALL = StructType().add("payload", StringType()).add("topic", StringType()).add("key", StringType())
@@ -15,7 +16,7 @@ ALL = StructType().add("payload", StringType()).add("topic", StringType()).add("
 def test_a_write_that_is_named_is_known_when_it_is_repeated() -> None:
     named = write_options(TOPIC | {"transactionId": "2026-07"}, PAYLOAD, overwrite=False, is_stream=False)
     assert (named.topic, named.write_id, named.is_named, named.timeout_s) == ("orders", "2026-07", True, 600)
-    one, other = (write_options(CLUSTER, ALL, overwrite=False, is_stream=True) for _ in range(2))
+    one, other = (write_options(STREAM, ALL, overwrite=False, is_stream=True) for _ in range(2))
     assert (one.topic, one.is_named) == (None, False)
     assert one.write_id != other.write_id
 
@@ -26,6 +27,7 @@ def test_a_write_that_is_named_is_known_when_it_is_repeated() -> None:
         (TOPIC, PAYLOAD, True, False, "can't be overwritten"),
         ({"topic": "orders"}, PAYLOAD, False, False, 'needs option "zookeeper"'),
         (TOPIC | {"transactionId": "x"}, PAYLOAD, False, True, "named by its checkpoint"),
+        (TOPIC, PAYLOAD, False, True, "needs option .checkpointLocation"),
         (TOPIC | {"transactionId": "a b"}, PAYLOAD, False, False, "use 1 to 36 letters"),
         (TOPIC | {"transactionTimeout": "0"}, PAYLOAD, False, False, "whole number from 1"),
         (TOPIC, StructType().add("payload", BinaryType()).add("amount", IntegerType()), False, False, "amount"),

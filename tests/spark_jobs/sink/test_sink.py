@@ -136,6 +136,26 @@ def test_an_older_checkpoint_is_refused(spark: SparkSession, cluster: SmallClust
     assert prepared(cluster) == []
 
 
+def test_a_restored_checkpoint_whose_next_batch_has_the_newest_number_is_refused(
+    spark: SparkSession, cluster: SmallCluster, topic: str, tmp_path: Path
+) -> None:
+    """Its rows are others, and are not taken for those that are written; what is decided stays whole."""
+    add_file(tmp_path, 0, 10)
+    assert stream(spark, cluster, topic, tmp_path).exception() is None
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "older")
+    add_file(tmp_path, 10, 20)
+    assert stream(spark, cluster, topic, tmp_path).exception() is None
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "older").rename(tmp_path / "checkpoint")
+    add_file(tmp_path, 30, 40)
+    for _ in range(2):
+        failure = stream(spark, cluster, topic, tmp_path, files_max=9).exception()
+        assert failure is not None
+        assert "is decided with rows from other offsets: its checkpoint is a copy" in str(failure)
+    assert stored(cluster, topic) == each_once(20)
+    assert prepared(cluster) == []
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "reason"),
     [
