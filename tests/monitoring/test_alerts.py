@@ -21,7 +21,7 @@ from meta_client.cli.consumer_admin import serve_consumer_admin
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.coordinator import Coordinator, DecisionUnknown, HeuristicOutcome, TwoPhaseStep
 from meta_client.coordinator.metrics import CoordinatorCollector
-from meta_client.protocol.requests import Put, TransactionVerb
+from meta_client.protocol.requests import Put, TopicVerb, TransactionVerb
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.forked import Forked, run_metaq, start_metaq, start_module
 from tests.fixtures.postgres import Database
@@ -30,6 +30,7 @@ from tests.fixtures.replicas import Replicas, wait_until
 from tests.fixtures.scrape import ADMIN, SERVED, Scrape, admin_url, wait_for
 from tests.fixtures.small_disk import fill_up, small_disk
 from tests.fixtures.strace import injected
+from tests.fixtures.topic_commands import done
 from tests.fixtures.wire import WireClient
 from tests.meta_client.transactions.conftest import make_postgres
 from zk.embedded.chroot import Chroot
@@ -120,6 +121,25 @@ def test_a_full_disk(small_broker: BrokerProcess, tmp_path: Path) -> None:
         seen = run_metaq("brokers", "--broker", small_broker.url)
         assert seen.returncode == 1
         assert " full " in seen.stdout
+
+
+def test_a_log_whose_disk_is_full(tmp_path: Path) -> None:
+    """The broker serves on, and its audit log lacks lines."""
+    with small_disk(tmp_path / "logs", "64k"):
+        (tmp_path / "data").mkdir(mode=0o700)
+        (tmp_path / "logs" / "broker").symlink_to(tmp_path / "data")  # its log goes beside it
+        with running_broker(tmp_path / "logs" / "broker", None, config=ADMIN) as broker, broker.client() as client:
+            story = Story(tmp_path, {"broker": admin_url(broker)})
+            stranger = fill_up(tmp_path / "logs")
+            for number in range(100):  # the file's last page has room
+                done(client, TopicVerb.CREATE, f"made-{number}")
+            lost = wait_for(lambda: scrape(broker).get("metaq_log_records_lost_total", log="audit"), bool)
+            story.check("MetaqAuditLogLost", after_s=MINUTE)
+            stranger.unlink()
+            done(client, TopicVerb.CREATE, "late")
+            assert re.search(rf"records lost, .* audit={lost:.0f} other=\d+\n.*action=topic-create.*late", broker.log)
+            written = len(re.findall("action=topic-create.* topic=made-", broker.log))
+            assert written + (lost or 0) in (99, 100), "one may be cut off"
 
 
 def test_a_slow_disk_and_a_slow_loop(tmp_path: Path) -> None:

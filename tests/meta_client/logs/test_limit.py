@@ -1,12 +1,13 @@
 """Repeats of one line of code are left out and counted; others are not held up by them; memory is bounded."""
 
+import errno
 import io
 import logging
 
 from meta_client.logs.context import logged_with
 from meta_client.logs.counting import LogCounts
 from meta_client.logs.formats import TextFormatter
-from meta_client.logs.handler import LimitedHandler
+from meta_client.logs.handler import AUDIT, LimitedHandler
 from meta_client.logs.limit import BURST, PLACES_MAX, TELL_S
 
 
@@ -99,3 +100,38 @@ def test_lines_say_what_they_belong_to() -> None:
     handler.handle(record(1))
     ends = [line.partition("number=1")[2] for line in stream.getvalue().splitlines()]
     assert ends == [" conn=127.0.0.1:1", ' conn=127.0.0.1:1 rebalance="a b/3"', ""]
+
+
+class FullDisk(io.StringIO):
+    """Refuses what is written while it is full; of the first line it has taken a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+
+    def write(self, text: str) -> int:
+        if self.is_full:
+            super().write(text[:3])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+def test_lines_that_can_t_be_written_are_counted_and_told_of() -> None:
+    stream = FullDisk()
+    handler = LimitedHandler(stream)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    audited = logging.LogRecord(AUDIT, logging.INFO, "file.py", 9, "audit action=x", None, None)
+    handler.handle(record(1))
+    assert handler.lost() == {"audit": 0, "other": 0}
+    stream.is_full = True
+    for each in (record(2), audited, audited, record(3)):
+        handler.handle(each)
+    stream.is_full = False
+    handler.handle(record(4))
+    handler.handle(record(5))
+    assert handler.lost() == {"audit": 2, "other": 2}
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "refused number=1"
+    told = "records lost, the log could not be written audit=2 other=2"
+    assert lines[-3:] == [told, "refused number=4", "refused number=5"], "on a line of its own"
+    assert stream.getvalue().count("records lost") == 1
