@@ -44,18 +44,16 @@ SPARK: Final = "tests/spark_jobs/"
 SPARK_CLUSTER: Final = "tests/spark_jobs/test_cluster.py"  # in processes of its own
 DOCS: Final = "tests/test_docs.py"
 BLOCKS: Final = f"{DOCS}::test_every_block_runs"
+SPARK_BLOCKS: Final = f"{BLOCKS}_on_spark"  # share a JVM
 # What takes longest begins first, so that no worker is left alone with it; in order of processor time.
 LONGEST: Final = (
     SPARK_CLUSTER,
     SPARK,
     "tests/integration/test_demo.py",
-    f"{BLOCKS}[spark.md]",
-    f"{BLOCKS}[certificate.md]",
+    SPARK_BLOCKS,
     "tests/crash/test_decision_row.py",
     "tests/crash/test_consume_and_produce_killed.py",
-    f"{BLOCKS}[audit.md]",
     "tests/meta_client/doctor/test_rows.py",
-    f"{BLOCKS}[inspect.md]",
     "tests/meta_client/doctor/test_races.py",
     "tests/meta_client/transactions/test_crashes.py",
     "tests/crash/test_replication_hosts.py",
@@ -123,11 +121,13 @@ def zookeeper(zookeeper_server: EmbeddedZooKeeper) -> Iterator[Chroot]:
 
 
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives each worker whole files, and one of them all that share a Spark session. Documents share nothing."""
+    """Gives each worker whole files, and one of them all that share a Spark. Other documents share nothing."""
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(SPARK) and not nodeid.startswith(SPARK_CLUSTER):
             return SPARK
+        if nodeid.startswith(SPARK_BLOCKS):
+            return SPARK_BLOCKS
         return nodeid if nodeid.startswith(DOCS) else nodeid.partition("::")[0]
 
 

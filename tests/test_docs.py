@@ -12,7 +12,9 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -31,7 +33,7 @@ from meta_broker.config.zookeeper_section import ZooKeeperSection
 from tests import scenario_table
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.postgres import Database
-from tests.fixtures.spark_cluster import INTERPRETED
+from tests.fixtures.spark_jvm import spark_jvm
 from zk.embedded.chroot import Chroot
 
 ROOT = Path(__file__).parent.parent
@@ -52,17 +54,36 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
 }
 FOREVER = re.compile(r"^(metaq dev)\b.*$", re.MULTILINE)
 MAKE = re.compile(r"^make ", re.MULTILINE)
+SPARK = re.compile(r"\bspark_session\b|^metaq (?:audit|certify|reconcile) ", re.MULTILINE)
 
 
 def blocks(document: Path) -> list[tuple[str, str]]:
     return [(language, textwrap.dedent(text)) for _, language, text in BLOCK.findall(document.read_text())]
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d) and d != TUTORIAL], ids=lambda path: path.name)
+FOLLOWED = [document for document in DOCUMENTS if blocks(document) and document != TUTORIAL]
+ON_SPARK = [document for document in FOLLOWED if any(SPARK.search(text) for _, text in blocks(document))]
+
+
+@pytest.mark.parametrize("document", [it for it in FOLLOWED if it not in ON_SPARK], ids=lambda path: path.name)
 def test_every_block_runs(
     document: Path, tmp_path: Path, broker: BrokerProcess, zookeeper: Chroot, database: Database
 ) -> None:
     follow([document], tmp_path, broker, zookeeper, database)
+
+
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """One for all the documents. Commands that start their own are run by the demo's test and the cluster's."""
+    with spark_jvm(tmp_path_factory.mktemp("jvm")) as environment:
+        yield environment
+
+
+@pytest.mark.parametrize("document", ON_SPARK, ids=lambda path: path.name)
+def test_every_block_runs_on_spark(
+    document: Path, tmp_path: Path, broker: BrokerProcess, zookeeper: Chroot, database: Database, jvm: dict[str, str]
+) -> None:
+    follow([document], tmp_path, broker, zookeeper, database, jvm)
 
 
 def test_readme_and_tutorial_can_be_followed_one_after_the_other_and_again(
@@ -72,12 +93,18 @@ def test_readme_and_tutorial_can_be_followed_one_after_the_other_and_again(
     follow([TUTORIAL, README, TUTORIAL], tmp_path, broker, zookeeper, database)
 
 
-def follow(documents: list[Path], tmp_path: Path, broker: BrokerProcess, zookeeper: Chroot, database: Database) -> None:
-    """Run every block of *documents*."""
+def follow(
+    documents: list[Path],
+    tmp_path: Path,
+    broker: BrokerProcess,
+    zookeeper: Chroot,
+    database: Database,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Run every block of *documents*, with *variables* in its environment."""
     work = tmp_path / "work"
     work.mkdir()
     environment = os.environ | {
-        "SPARK_CONF_DIR": str(spark_settings(tmp_path)),
         "METAQ_ZK": zookeeper.connect,
         "METAQ_DATA": str(broker.data),
         "METAQ_BROKER": f"127.0.0.1:{broker.port}",
@@ -86,6 +113,7 @@ def follow(documents: list[Path], tmp_path: Path, broker: BrokerProcess, zookeep
         # As an environment has it into which this tree is installed; this one may have been installed from another.
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTEST_PLUGINS": "meta_broker.testing.plugin",
+        **variables,
     }
     for document, (language, text) in [(it, block) for it in documents for block in blocks(it)]:
         if language == "toml":  # a piece of a broker's configuration file
@@ -101,13 +129,6 @@ def follow(documents: list[Path], tmp_path: Path, broker: BrokerProcess, zookeep
             command = [sys.executable, "-c", text]
         done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, f"{document.name}:\n{text}\n{done.stdout}{done.stderr}"
-
-
-def spark_settings(directory: Path) -> Path:
-    """Write the settings of the Sparks that blocks start: they read some rows each, and compiling that costs more."""
-    (folder := directory / "spark").mkdir()
-    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in INTERPRETED.items()))
-    return folder
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

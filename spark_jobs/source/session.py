@@ -136,13 +136,16 @@ def _environment(home: Path, python: str, *, is_local: bool) -> Iterator[None]:
 
 def _end_jvm() -> None:
     """End the JVM, which PySpark would leave to the end of the process, so that the scratch directory can be
-    removed."""
+    removed. One that was there before, as in spark-submit, is only left."""
     gateway = SparkContext._gateway
     if gateway is None:
         return
-    gateway.shutdown()
     process = gateway.proc  # PySpark's own launcher puts it there
-    if process.stdin is not None:
-        process.stdin.close()  # makes its JVM exit
-    process.wait()
+    if process is None:
+        gateway.close()
+    else:
+        gateway.shutdown()
+        if process.stdin is not None:
+            process.stdin.close()  # makes its JVM exit
+        process.wait()
     SparkContext._gateway = SparkContext._jvm = None
