@@ -30,6 +30,8 @@ def connection_samples(broker: OpenBroker) -> Iterator[Sample]:
     yield Sample(f.CONNECTIONS, context.counters.connections)
     yield Sample(f.CONNECTIONS_LIMIT, server.limit.connections_max)
     yield Sample(f.CONNECTIONS_REFUSED, server.limit.refused)
+    if (ends := server.certificate_ends) is not None:
+        yield Sample(f.CERTIFICATE, ends - time.time())
     for principal, limit, totals in context.accounts.totals():
         yield Sample(f.QUOTA_THROTTLED, totals.throttled_s, (principal, limit))
         yield Sample(f.QUOTA_REFUSED, totals.refused, (principal, limit))

@@ -19,6 +19,9 @@ LOOP_DELAY: Final = Family(
 CONNECTIONS: Final = Family("metaq_connections", G, "Open connections of clients.")
 CONNECTIONS_LIMIT: Final = Family("metaq_connections_limit", G, "Connections above which new ones are refused.")
 CONNECTIONS_REFUSED: Final = Family("metaq_connections_refused_total", C, "Connections refused at the limit.")
+CERTIFICATE: Final = Family(
+    "metaq_certificate_remaining_seconds", G, "Time until the certificate of the ports ends; absent without TLS."
+)
 QUOTA_THROTTLED: Final = Family(
     "metaq_quota_throttled_seconds_total",
     C,

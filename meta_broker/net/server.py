@@ -66,6 +66,11 @@ class Server:
         self._no_connections = asyncio.Event()  # set while there is no connection
         self._no_connections.set()
 
+    @property
+    def certificate_ends(self) -> float | None:
+        """End of the certificate in use, in seconds since 1970; None: there is none, or it is unknown. Any thread."""
+        return None if self._tls is None else self._tls.ends
+
     def reserve(self, host: str, port: int) -> int:
         """Bind the address and return the port, before anything else is opened; `listen` accepts connections.
 

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -18,6 +19,7 @@ from typing import Final
 from meta_broker.access.addresses import AddressRange, is_in, network_of, parse_address, parse_range
 from meta_broker.config.tls_section import TlsSection
 from meta_client.errors import InvalidSecurity
+from meta_client.net.tls import certificate_end
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import OPAQUE_ABSENT
 from meta_client.protocol.status import Status
@@ -29,27 +31,37 @@ HANDSHAKES_MAX: Final = 1_000  # at a time
 ACCEPTED_PER_TURN: Final = 32
 PAUSE_S: Final = 0.5  # after the system refused to accept, as without descriptors
 CLIENT_HELLO: Final = b"\x16"  # TLS: a handshake record; every line of the wire begins with a letter
+DAY_S: Final = 86_400.0
+ENDS_SOON_S: Final = 14 * DAY_S
 RECORD_HEAD_BYTES: Final = 5  # of TLS: type, version and length; no line of the wire is shorter
 RECORD_BYTES_MAX: Final = 1 << 14  # of TLS, without the head
 IS_TLS: Final = b"this port speaks TLS: connect with it (tls=TlsConfig(...), --tls-ca)"
 
 
 class PortTls:
-    """The TLS of a broker's ports, renewed while it runs. `context` may be read by any thread."""
+    """The TLS of a broker's ports, renewed while it runs. *context* and *ends*, its certificate's end in seconds
+    since 1970 (None: unknown), may be read by any thread."""
 
     def __init__(self, section: TlsSection) -> None:
         """Load the files. Raises InvalidSecurity."""
+        self._load(section)
+
+    def _load(self, section: TlsSection) -> None:
+        assert section.certificate is not None
         self.context = section.server_context()
+        self.ends = certificate_end(section.certificate)
         self._plain_from = _ranges(section)
+        if self.ends is not None and (left_s := self.ends - time.time()) < ENDS_SOON_S:
+            told = "certificate ends soon, or has ended certificate=%s days=%.1f"
+            log.warning(told, section.certificate, left_s / DAY_S)
 
     def renew(self, section: TlsSection) -> None:
         """Load the files again, for connections from now on; log it, and change nothing, if they can't be used."""
         try:
-            self.context = section.server_context()
+            self._load(section)
         except InvalidSecurity as error:
             log.error("TLS not renewed, the former certificate stays error=%s", error)
         else:
-            self._plain_from = _ranges(section)
             log.info("TLS renewed certificate=%s", section.certificate)
 
     def allows_plain(self, address: str) -> bool:

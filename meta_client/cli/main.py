@@ -43,10 +43,11 @@ SUMMARIES: Final = {
     "selftest": "Examine a disk and a machine before a broker is put there.",
     "backup": "Copy the directory of a running broker, consistent and verified.",
     "restore": "Make a broker's directory of a back-up, with offsets that were never given out.",
-    "journal": "Read a broker's log offline: dump, check, cuts; and repair it.",
+    "journal": "Read a broker's log offline: dump, check, truncations; and repair it.",
     "audit": "Prove with Spark that nothing was lost or doubled.",
     "certify": "Certify that a database and brokers agree, transaction by transaction, signed.",
     "reconcile": "List what a restored database or broker has pulled apart, and the commands that mend it.",
+    "version": "Show what runs here: metaq, its core, Python, packages.",
 }
 
 

@@ -1,10 +1,12 @@
 """TLS towards brokers: the configuration, and a socket that two threads may use."""
 
+import _ssl
 import os
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,6 +58,16 @@ def load_certificate(
     except (OSError, ValueError) as error:
         files = f"{certificate}" if key is None else f"{certificate} with the key {key}"
         raise InvalidSecurity(f"TLS: the certificate {files} can't be used: {_reason(error)}") from error
+
+
+def certificate_end(certificate: str | os.PathLike[str]) -> float | None:
+    """Return when the first certificate of a PEM file ends, in seconds since 1970; None if it can't be told."""
+    # The one way that the standard library has to read one; not a public one.
+    decode: Callable[[str], dict[str, str]] | None = getattr(_ssl, "_test_decode_cert", None)
+    try:
+        return None if decode is None else float(ssl.cert_time_to_seconds(decode(os.fspath(certificate))["notAfter"]))
+    except (OSError, ValueError):  # ssl.SSLError too
+        return None
 
 
 def _no_password() -> str:

@@ -7,6 +7,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from meta_client.coordinator import Coordinator, DecisionUnknown, HeuristicOutco
 from meta_client.coordinator.metrics import CoordinatorCollector
 from meta_client.protocol.requests import Put, TopicVerb, TransactionVerb
 from tests.fixtures.broker import BrokerProcess, running_broker
+from tests.fixtures.certificates import Certificates
 from tests.fixtures.forked import Forked, run_metaq, start_metaq, start_module
 from tests.fixtures.postgres import Database
 from tests.fixtures.promtool import ALERT, RULES, Story
@@ -140,6 +142,23 @@ def test_a_log_whose_disk_is_full(tmp_path: Path) -> None:
             assert re.search(rf"records lost, .* audit={lost:.0f} other=\d+\n.*action=topic-create.*late", broker.log)
             written = len(re.findall("action=topic-create.* topic=made-", broker.log))
             assert written + (lost or 0) in (99, 100), "one may be cut off"
+
+
+def test_a_certificate_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told while it serves, and over once a new one is in place."""
+    certificates = Certificates(tmp_path / "ca")
+    config = ADMIN + certificates.tls()
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.ca))  # for scrapes
+    with running_broker(tmp_path / "broker", None, config=config) as broker:
+        remaining = "metaq_certificate_remaining_seconds"
+        assert (scrape(broker).get(remaining) or 0) > 900 * 365 * 86_400
+        assert "certificate ends soon" not in broker.log
+        story = Story(tmp_path, {"broker": admin_url(broker)})
+        certificates.server(ends=datetime.now(UTC) + timedelta(days=13))
+        broker.hang_up()
+        wait_for(lambda: scrape(broker).get(remaining), lambda left: 12 < (left or 0) / 86_400 <= 13)
+        story.check("MetaqCertificateEnds", after_s=MINUTE)
+        assert re.search(r"certificate ends soon, or has ended certificate=\S+ days=13\.0", broker.log)
 
 
 def test_a_slow_disk_and_a_slow_loop(tmp_path: Path) -> None:

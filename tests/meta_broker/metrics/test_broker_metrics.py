@@ -228,6 +228,7 @@ def test_a_dead_slave_leaves_the_in_sync_set_and_writes_are_refused(tmp_path: Pa
         "metaq_branches_in_doubt_oldest_age_seconds",
         "metaq_quota_throttled_seconds_total",  # nobody has a quota here
         "metaq_quota_refused_total",
+        "metaq_certificate_remaining_seconds",  # no TLS
     }
     assert exported <= {family.name for family in (*FAMILIES, *LOG)}
 

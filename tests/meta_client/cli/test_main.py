@@ -1,5 +1,7 @@
 """The entry point: help without imports, errors in one line, exit statuses."""
 
+import json
+import platform
 import re
 import subprocess
 import sys
@@ -78,4 +80,10 @@ def test_what_is_advised_to_be_installed_is_ours() -> None:
 
 
 def test_version() -> None:
+    told = json.loads(metaq("version", "--json").stdout)
+    assert metaq("--version").stdout == f"metaq {told['metaq']}, {told['core']}\n"
+    assert told["python"].endswith(platform.python_version())
+    assert told["kazoo"] is not None
+    lines = dict(line.split(maxsplit=1) for line in metaq("version").stdout.splitlines())
+    assert lines == {name: value or "not installed" for name, value in told.items()}
     assert re.fullmatch(r"metaq \d+\.\d+\.\d+, (native core|Python alone)\n", metaq("--version").stdout)
