@@ -24,6 +24,7 @@ from meta_client.protocol.requests import (
     Authenticate,
     BranchCommand,
     BranchVerb,
+    Fetch,
     Get,
     Put,
     Replicate,
@@ -478,6 +479,39 @@ def test_a_reload_takes_rights_away_at_once_and_a_bad_file_changes_nothing(tmp_p
         own.write()
         broker.hang_up()
         assert slave.read_to_the_end()
+
+
+def test_a_principal_that_is_revoked_in_the_middle_of_its_work(tmp_path: Path) -> None:
+    """Its connections end, a long poll with them; what it prepared stays in doubt, for an operator to end."""
+    everything = RIGHTS["everything"]
+    own = AccessFile(tmp_path / "access.toml", shop=everything, operator=RIGHTS["operator"])
+    active, prepared = (XaKey(Xid(1, name, b"b"), "shop-1") for name in (b"active", b"prepared"))
+    with (
+        running_broker(tmp_path / "broker", None, config=CONFIG + own.section()) as broker,
+        logged_in(broker.port, "operator") as operator,
+    ):
+        works, waits = logged_in(broker.port, "shop"), logged_in(broker.port, "shop")
+        for key in (active, prepared):
+            works.verb(TransactionVerb.BEGIN, key, timeout_seconds=2)
+            works.put("orders", 0, b"in a branch", key)
+        works.verb(TransactionVerb.PREPARE, prepared)
+        waits.send(Fetch("orders", "g", 0, 0, 1024, 1, 60_000, 1))
+        del own.rights["shop"]
+        own.write()
+        broker.hang_up()
+        for client in (waits, works):
+            with pytest.raises(ConnectionError), client:
+                client.receive()
+        with pytest.raises(LoginFailed):
+            opened(broker.port, "shop")
+        assert "prepared" in operator.result(BranchCommand(BranchVerb.SHOW, prepared, "", "", 1)).text
+        wait_until(
+            lambda: "has not been started" in operator.result(BranchCommand(BranchVerb.SHOW, active, "", "", 2)).text,
+            "an active branch ends with its time limit",
+        )
+        decided = operator.result(BranchCommand(BranchVerb.ROLLBACK, prepared, "ann", "its service is gone", 3))
+        assert decided.is_success, decided
+        assert operator.read_all("orders", 0) == [], "nobody read what did not commit"
 
 
 class RawSlaveOf:
