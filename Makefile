@@ -59,13 +59,14 @@ coverage-report: $(STAMP)  ## What the pieces that were run take together; fails
 	@$(BIN)/coverage json --quiet --data-file=$(COVERAGE)/all -o $(COVERAGE)/report.json
 	@$(BIN)/python -m tests.branches $(COVERAGE)/report.json
 
-check: $(STAMP)  ## ruff and mypy strict, on the packages and the tests; bandit; spelling, and plain words in the documents
+check: $(STAMP)  ## ruff and mypy strict; bandit; spelling, and plain words in the documents; advisories about dependencies
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/bandit --quiet --recursive --configfile pyproject.toml journal meta_broker meta_client spark_jobs zk
 	@$(BIN)/codespell $(DOCUMENTS) journal meta_broker meta_client spark_jobs zk bench
 	@$(BIN)/codespell --dictionary docs/plain-words.txt --regex "$(PLAIN)" $(DOCUMENTS)
+	@$(MAKE) --no-print-directory advisories
 
 # What can't be asked is said loudly and fails nothing: the answer is news of others, not of this tree.
 advisories: $(STAMP)  ## Known vulnerabilities of the locked dependencies, asked of osv.dev
