@@ -32,9 +32,9 @@ $(STAMP): requirements.lock pyproject.toml hatch_build.py $(wildcard meta_client
 demo: $(STAMP)  ## The main job, end to end, with three kills (ORDERS="a.csv b.csv" for real invoices)
 	@$(BIN)/metaq demo $(if $(ORDERS),--orders $(ORDERS))
 
-# Six workers on two cores: half of a test's time it waits, for a disk, a session or a process.
+# Four workers on two cores: half of a test's time it waits, for a disk, a session or a process.
 test: $(STAMP)  ## Every test: real ZooKeeper, PostgreSQL, Spark, processes
-	@$(BIN)/python -m pytest -n 6 --dist loadscope $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadscope $(PYTEST_ARGS)
 
 test-fast: $(STAMP)  ## The tests that start no server: units and models
 	@$(BIN)/python -m pytest -n 2 --dist loadscope -m "not servers" $(PYTEST_ARGS)
