@@ -24,6 +24,7 @@ from meta_broker.replication.link_protocol import (
 )
 from meta_broker.replication.master.handshake import MasterJournal, SendProgress
 from meta_broker.replication.master.in_sync_replicas import InSyncReplicas
+from meta_broker.replication.master.loss_check import LossCheck
 from meta_broker.replication.replica.replica import Replica, ReplicaJournal
 from tests.fixtures.replica_links import facts_of, shake
 from zk.brokers.replication import ReplicationNode
@@ -108,19 +109,15 @@ class MasterProcess:
         self.life = WriterEpoch(epoch, incarnation, copy.end)
         copy.units.append(self.life)
         self.links: dict[int, Link] = {}
-        self.in_sync = InSyncReplicas(section, epoch, f"meta://{copy.number}:1", now)
-        self.in_sync.load(node, now, is_whole=is_whole)
-        self.authorities = node.in_sync if node is not None and node.mode == "sync" else ()
-        self.is_whole = is_whole or not self.in_sync.unconfirmed
+        self.loss = LossCheck()
+        self.loss.load(node, is_whole=is_whole)
+        self.in_sync = InSyncReplicas(section, epoch, f"meta://{copy.number}:1", now, self.loss)
+        self.in_sync.load(node, now)
+        self.is_whole = is_whole or not self.loss.unconfirmed
         self.is_interval = is_interval
-        self.fed: set[int] = set()
         self.high_watermark = Lsn(copy.watermark * UNIT.size)
         self.writing: ReplicationNode | None = None  # on its way to ZooKeeper
         self.written: ReplicationNode | None = None  # there, and the answer is on its way
-
-    def is_authority(self, slave: int) -> bool:
-        """Equivalent of `Master.is_authority`."""
-        return slave in self.authorities and self.high_watermark <= self.life.lsn
 
     @property
     def acknowledged_here(self) -> int:

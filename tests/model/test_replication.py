@@ -28,7 +28,7 @@ from meta_broker.replication.link_protocol import (
     encode,
     journal_chunk_head,
 )
-from meta_broker.replication.master.handshake import SendProgress, StartFetch, StartStream, decide_start, would_truncate
+from meta_broker.replication.master.handshake import SendProgress, StartFetch, StartStream
 from meta_broker.replication.replica.effects import Append, Close, Effect, End, ReadProof, Resync, Send, SendTail, Show
 from meta_broker.replication.replica.replica_state import STREAMS
 from meta_client.protocol.errors import RemoteProtocolError
@@ -217,18 +217,10 @@ class ReplicationMachine(Counted):
             case Handshake():
                 if link.feeding is not None:
                     raise LinkRefused("twice")
-                found = decide_start(
-                    frame,
-                    IDENTITY,
-                    master.extent,
-                    is_authority=master.is_authority(number),
-                    was_streamed=number in master.fed,
-                )
-                if master.in_sync.unconfirmed and would_truncate(frame, found):
-                    raise LinkRefused("not now")
+                found = master.loss.decide_start(frame, IDENTITY, master.extent, master.high_watermark)
                 if isinstance(found, StartFetch):
                     link.wanted = found.divergence_lsn, Lsn(frame.end)
-                    master.in_sync.require_confirmation(number)
+                    master.loss.suspect({number, *master.in_sync.members})
                     master.is_whole = False
                     proof = crc32(master.copy.bytes_of(0, found.divergence_lsn))
                     asked = FetchTail(
@@ -246,7 +238,7 @@ class ReplicationMachine(Counted):
                 else:
                     greeting = encode(self.full_resync(master, found.reason))
                 link.feeding = SendProgress(number, begin, keeps_own_journal=isinstance(found, StartStream))
-                master.fed.add(number)
+                master.loss.on_streaming(number)
                 master.in_sync.on_connected(number, master.copy.end, self.now)
                 master.links[number] = link
                 link.to_slave.append(greeting)
@@ -255,7 +247,7 @@ class ReplicationMachine(Counted):
                     raise LinkRefused("early")
                 link.feeding.report(flushed)
                 master.in_sync.on_ack(number, flushed, master.copy.end, self.now)
-                if link.feeding.keeps_own_journal and master.in_sync.confirm(number):
+                if master.loss.confirm(link.feeding):
                     master.is_whole = True
                     for other in self.copies:
                         if other.link is not None and other.link.master is master and other.link.wanted is not None:

@@ -1,6 +1,7 @@
 """The master's side of a handshake: where a slave's copy starts, and how far it has got. Pure; no socket, no clock."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -20,19 +21,22 @@ class MasterJournal(NamedTuple):
     end: Lsn
 
 
-class StartStream(NamedTuple):
+@dataclass(frozen=True, slots=True)  # and those below: as tuples they would be equal to one another
+class StartStream:
     """The journals diverge at *divergence_lsn*; the stream begins there."""
 
     divergence_lsn: Lsn
 
 
-class StartFetch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StartFetch:
     """The slave has more of one of the master's epochs than the master: from *divergence_lsn* to the slave's end."""
 
     divergence_lsn: Lsn
 
 
-class StartResync(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StartResync:
     """The slave's data is unusable. *is_empty*: it has none, so nothing is lost."""
 
     reason: str

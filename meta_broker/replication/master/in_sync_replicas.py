@@ -10,6 +10,7 @@ from journal.records.header import Lsn
 from journal.wal.high_watermark import LSN_MAX
 from meta_broker.config.replication_section import ReplicationSection
 from meta_broker.replication.link_protocol import LinkRefused
+from meta_broker.replication.master.loss_check import LossCheck
 from zk.brokers.replication import ReplicationNode
 
 NOTHING = Lsn(0)
@@ -30,9 +31,12 @@ class InSyncState:
 
 
 class InSyncReplicas:
-    """The in-sync set of one master. Until `load`, nothing counts as replicated."""
+    """The in-sync set of one master. Until `load`, nothing counts as replicated.
 
-    def __init__(self, section: ReplicationSection, epoch: int, master: str, now: float) -> None:
+    No slave leaves the set, and nothing is acknowledged, while *loss* has it that acknowledged data may be missing.
+    """
+
+    def __init__(self, section: ReplicationSection, epoch: int, master: str, now: float, loss: LossCheck) -> None:
         self.slaves: dict[int, InSyncState] = {}
         self.node: ReplicationNode | None = None  # the last one known to be in ZooKeeper
         self.writing: ReplicationNode | None = None  # being written: ZooKeeper may have it already
@@ -41,36 +45,18 @@ class InSyncReplicas:
         self._master = master
         self._planned_at = now
         self._is_recovered = False
-        # One of these slaves must report before any slave leaves the set and before anything is acknowledged: this
-        # master may have lost acknowledged data.
-        self.unconfirmed: frozenset[int] = frozenset()
+        self._loss = loss
         self.wants_flush = False
         self.pause_s = 0.0  # in which this process did not run, before the last plan()
         self._healthy = section.in_sync_min  # members, as of the last plan()
 
-    def load(self, node: ReplicationNode | None, now: float, *, is_whole: bool = True) -> None:
-        """Start from the *node* ZooKeeper had: the slaves listed have everything the previous master acknowledged.
-
-        *is_whole*: so has this master.
-        """
+    def load(self, node: ReplicationNode | None, now: float) -> None:
+        """Start from the *node* ZooKeeper had: the slaves listed have everything the previous master acknowledged."""
         self.node = node
-        if not is_whole and node is not None and node.mode == "sync":
-            self.unconfirmed = frozenset(node.in_sync)
         self._is_recovered = True
         self._planned_at = now
         for slave_id in node.in_sync if node is not None else ():
             self.slaves.setdefault(slave_id, InSyncState(last_heard=now, caught_up_at=now))
-
-    def require_confirmation(self, slave_id: int) -> None:
-        """Record that the slave has data this master lacks."""
-        self.unconfirmed |= {slave_id, *self.members}
-
-    def confirm(self, slave_id: int) -> bool:
-        """Record that the slave has no more than this master; return whether its confirmation was required."""
-        if slave_id not in self.unconfirmed:
-            return False
-        self.unconfirmed = frozenset()
-        return True
 
     # -- events -----------------------------------------------------------------------------------------------
 
@@ -116,7 +102,7 @@ class InSyncReplicas:
         """LSN below which every required slave has everything; LSN_MAX in mode async."""
         if self._section.mode == "async":
             return LSN_MAX
-        if not self._is_recovered or self.unconfirmed:
+        if not self._is_recovered or self._loss.unconfirmed:
             return NOTHING
         if self._section.without_slaves == "refuse" and len(self.members) < self._section.in_sync_min:
             return NOTHING
@@ -202,7 +188,7 @@ class InSyncReplicas:
         if section.mode == "sync" and section.without_slaves == "refuse" and len(in_sync) < section.in_sync_min:
             # Nothing is acknowledged without the slaves that left: they still have everything and may be promoted.
             in_sync = sorted({*self.members, *in_sync} - missing)
-        if self.unconfirmed:
+        if self._loss.unconfirmed:
             in_sync = list(self.members)
         minimum = section.in_sync_min if section.mode == "sync" else 0
         claimed_by = self.node.claimed_by if self.node is not None and self.node.epoch == self._epoch else ""

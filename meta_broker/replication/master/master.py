@@ -11,7 +11,7 @@ from journal.records.epoch_history import WriterEpoch
 from journal.records.header import Lsn
 from journal.wal.segments import SEGMENT_HEADER_BYTES
 from meta_broker.config.replication_section import ReplicationSection
-from meta_broker.replication.link_protocol import Handshake, Heartbeat, LinkRefused
+from meta_broker.replication.link_protocol import Handshake, Heartbeat
 from meta_broker.replication.lost_tail import LostTail
 from meta_broker.replication.master.handshake import (
     MasterJournal,
@@ -19,11 +19,10 @@ from meta_broker.replication.master.handshake import (
     StartFetch,
     StartResync,
     StartStream,
-    decide_start,
-    would_truncate,
 )
 from meta_broker.replication.master.handshake_reads import read_snapshot
 from meta_broker.replication.master.in_sync_replicas import SLAVES_MAX, InSyncReplicas, changed
+from meta_broker.replication.master.loss_check import LossCheck, LossState
 from meta_broker.replication.master.refusals import Refusals
 from meta_broker.replication.master.replica_sender import ReplicaSender
 from meta_broker.replication.master.tail_fetch import TailFetch
@@ -71,19 +70,19 @@ class Master:
         self.journal = store.transactions.journal
         self.cold_reader = ColdReader()
         self.url = url
-        self.in_sync = InSyncReplicas(section, self.journal.epoch, url, loop.time())
+        self.loss = LossCheck(
+            is_sync=section.mode == "sync",
+            knows_in_sync=write_node is not None,
+            dropped=dropped - {store.source.state.epoch_history[-1]},
+        )
+        self.in_sync = InSyncReplicas(section, self.journal.epoch, url, loop.time(), self.loss)
         self._loop = loop
         self._worker = worker
         self._progress = progress
         self._write_node = write_node
         self._lost = lost
-        self._dropped = dropped - {store.source.state.epoch_history[-1]}
-        self._authorities: frozenset[int] = frozenset()  # slaves in sync when this master began
-        self._streamed_to: set[int] = set()  # those of them that were accepted
-        self._started_empty: set[int] = set()  # their data came from here: they cannot confirm that nothing is missing
         self._fetch = TailFetch[ReplicaSender](self.journal.storage.path, loop.time)
         self.refusals = Refusals()
-        self._has_reported_loss = False
         self._senders: dict[int, ReplicaSender] = {}  # of accepted slaves, by id
         self._handshaking: set[ReplicaSender] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -96,14 +95,13 @@ class Master:
 
     def begin(self, node: ReplicationNode | None) -> None:
         """Start, with the *node* ZooKeeper had when this master was allowed to serve."""
-        if node is not None and node.mode == "sync":
-            self._authorities = frozenset(node.in_sync)
         mark = self.store.watermark
-        self.in_sync.load(node, self._loop.time(), is_whole=mark is None or mark.is_whole)
-        if self.in_sync.unconfirmed:
+        self.loss.load(node, is_whole=mark is None or mark.is_whole)
+        self.in_sync.load(node, self._loop.time())
+        if self.loss.unconfirmed:
             log.warning(
                 "acknowledged messages may be missing here, waiting for one of the slaves that have them slaves=%s",
-                ",".join(map(str, sorted(self.in_sync.unconfirmed))),
+                self.loss.names(","),
             )
         elif mark is not None:
             mark.is_whole = True  # no slave could have more
@@ -147,11 +145,10 @@ class Master:
             return why
         if self._late_below <= self.store.high_watermark.acknowledged:
             return ""
-        if self.in_sync.unconfirmed:
-            slaves = ", ".join(map(str, sorted(self.in_sync.unconfirmed)))
+        if self.loss.unconfirmed:
             return (
                 f"this master may have lost what was acknowledged, and no slave that has it is connected: "
-                f"one of {slaves}"
+                f"one of {self.loss.names(', ')}"
             )
         return "what was written before is not yet replicated"
 
@@ -195,53 +192,18 @@ class Master:
         journal = self.journal
         first = Lsn(journal.start_lsn - SEGMENT_HEADER_BYTES)
         extent = MasterJournal(self.store.transactions.state.epoch_history, first, journal.end)
-        found = decide_start(
-            handshake,
-            journal.identity,
-            extent,
-            is_authority=self._is_authority(handshake, extent),
-            was_streamed=handshake.slave_id in self._streamed_to,
-            dropped=self._dropped,
-        )
-        if self.in_sync.unconfirmed and would_truncate(handshake, found):
-            raise LinkRefused(
-                f"this master may have lost what that slave has, and nothing is truncated before one of slaves "
-                f"{', '.join(map(str, sorted(self.in_sync.unconfirmed)))} connects, which were in sync"
-            )
-        if isinstance(found, StartResync) and found.is_empty:
-            if handshake.slave_id in self.in_sync.unconfirmed:
-                # Once fed, it would count as having everything: at its next link, or at this master's next start.
-                raise LinkRefused(
-                    f"this master may have lost what slave {handshake.slave_id} had, which was in sync and has nothing "
-                    f"now: bring its directory back, or begin another slave, with a number that was never in sync"
-                )
-            self._started_empty.add(handshake.slave_id)
-        return found
-
-    def _is_authority(self, handshake: Handshake, ours: MasterJournal) -> bool:
-        """Return whether the slave may have acknowledged data that this master lost.
-
-        False once something of this epoch is acknowledged: before that a slave in sync has confirmed that nothing is
-        missing, or the set was given up.
-        """
-        own = ours.epoch_history[-1]
-        if self.section.mode == "async" or self.store.high_watermark.acknowledged > own.lsn:
-            return False
-        if self._write_node is not None:
-            return handshake.slave_id in self._authorities
-        # Without ZooKeeper the in-sync set is unknown: a slave with all that was recovered here, and more, may be one.
-        return handshake.end > own.lsn and handshake.epoch_history[-1:] == tuple(ours.epoch_history[-2:][:1])
+        return self.loss.decide_start(handshake, journal.identity, extent, self.store.high_watermark.acknowledged)
 
     def fetch(self, sender: ReplicaSender, handshake: Handshake, divergence_lsn: Lsn) -> None:
         self._fetch.begin(sender, handshake, divergence_lsn)
-        self.in_sync.require_confirmation(handshake.slave_id)
+        self.loss.suspect({handshake.slave_id, *self.in_sync.members})
         if self.store.watermark is not None:
             self.store.watermark.is_whole = False
 
     def on_fetched(self, sender: ReplicaSender, lsn: Lsn, data: bytes | memoryview) -> None:
         lost = self._fetch.add(sender, lsn, data, self.store.transactions.state.epoch_history)
         if lost is not None:
-            self._has_reported_loss = True
+            self.loss.on_fetched()
             self._lost(lost)
 
     def checkpoint(self) -> "asyncio.Future[bytes]":
@@ -254,18 +216,14 @@ class Master:
         )
         self._handshaking.discard(sender)
         self._senders[side.slave_id] = sender
-        if side.slave_id in self._authorities:
-            self._streamed_to.add(side.slave_id)
+        self.loss.on_streaming(side.slave_id)
         if former is not None:
             former.drop("the same slave has another link now")
 
     def on_ack(self, sender: ReplicaSender, side: SendProgress) -> None:
         if self._senders.get(side.slave_id) is sender and side.reported is not None:
             self.in_sync.on_ack(side.slave_id, side.reported, self.journal.end, self._loop.time())
-            may_confirm = (
-                side.keeps_own_journal and side.slave_id not in self._started_empty and not self._has_reported_loss
-            )
-            if may_confirm and self.in_sync.confirm(side.slave_id):
+            if self.loss.confirm(side):
                 self._confirmed(side.slave_id)
             if self.section.mode == "sync":
                 self._limit()
@@ -329,7 +287,7 @@ class Master:
 
     def _limit(self) -> None:
         """Apply what the slaves have to the high watermark."""
-        if self._is_closed or self._has_reported_loss:
+        if self._is_closed or self.loss.state is LossState.FETCHED:
             return
         replicated = self.in_sync.replicated
         self.store.limit_acknowledged(replicated)

@@ -9,7 +9,9 @@ from journal.records.header import Lsn
 from journal.wal.high_watermark import LSN_MAX
 from meta_broker.config.replication_section import ReplicationSection, why_not
 from meta_broker.replication.link_protocol import LinkRefused
+from meta_broker.replication.master.handshake import SendProgress
 from meta_broker.replication.master.in_sync_replicas import NOTHING, SLAVES_MAX, InSyncReplicas
+from meta_broker.replication.master.loss_check import LossCheck
 from zk.brokers.replication import ReplicationNode
 
 pytestmark = pytest.mark.scenario("H06")
@@ -19,7 +21,7 @@ DEGRADE = ReplicationSection(mode="sync", without_slaves="degrade")
 
 
 def begun(section: ReplicationSection = SYNC, node: ReplicationNode | None = None) -> InSyncReplicas:
-    in_sync = InSyncReplicas(section, 1, "meta://m:1", 0.0)
+    in_sync = InSyncReplicas(section, 1, "meta://m:1", 0.0, LossCheck())
     in_sync.load(node, 0.0)
     return in_sync
 
@@ -58,7 +60,7 @@ def test_async_does_not_wait_and_leaves_no_trace_without_slaves() -> None:
 
 
 def test_nothing_is_replicated_before_zookeeper_was_read() -> None:
-    in_sync = InSyncReplicas(DEGRADE, 1, "m", 0.0)
+    in_sync = InSyncReplicas(DEGRADE, 1, "m", 0.0, LossCheck())
     assert in_sync.replicated == NOTHING
     assert in_sync.plan(Lsn(0), 0.5) is None
 
@@ -199,7 +201,7 @@ def test_a_pause_of_the_master_is_not_silence_of_its_slaves() -> None:
 
 
 def test_a_new_epoch_is_written_at_once() -> None:
-    in_sync = InSyncReplicas(SYNC, 3, "meta://new:1", 0.0)
+    in_sync = InSyncReplicas(SYNC, 3, "meta://new:1", 0.0, LossCheck())
     in_sync.load(node(1, 2, epoch=3), 0.0)
     assert settle(in_sync, 0, 0.1) == ReplicationNode(
         epoch=3, mode="sync", in_sync=(1, 2), in_sync_min=1, master="meta://new:1"
@@ -228,8 +230,10 @@ def test_times_that_would_give_up_a_slave_that_is_well() -> None:
 
 @pytest.mark.parametrize("section", [SYNC, DEGRADE], ids=["refuse", "degrade"])
 def test_a_master_that_may_have_lost_something_waits_for_one_that_was_in_sync(section: ReplicationSection) -> None:
-    in_sync = InSyncReplicas(section, 1, "meta://m:1", 0.0)
-    in_sync.load(node(1, 2), 0.0, is_whole=False)
+    loss = LossCheck()
+    loss.load(node(1, 2), is_whole=False)
+    in_sync = InSyncReplicas(section, 1, "meta://m:1", 0.0, loss)
+    in_sync.load(node(1, 2), 0.0)
     in_sync.on_connected(3, Lsn(500), 0.1)
     in_sync.on_ack(3, Lsn(500), Lsn(500), 0.2)  # it has all that is here, which may be too little
     for step in range(100):  # long beyond silence_ms
@@ -237,33 +241,27 @@ def test_a_master_that_may_have_lost_something_waits_for_one_that_was_in_sync(se
         settle(in_sync, 0, 0.5 * step)
         assert in_sync.members == (1, 2)
         assert in_sync.replicated == NOTHING
-        assert not in_sync.confirm(3)
+        assert not loss.confirm(SendProgress(3, Lsn(500), keeps_own_journal=True))
     in_sync.on_connected(2, Lsn(500), 50.0)
     in_sync.on_ack(2, Lsn(500), Lsn(500), 50.0)
     assert in_sync.replicated == NOTHING
-    assert in_sync.confirm(2)
-    assert not in_sync.confirm(2)
+    assert loss.confirm(SendProgress(2, Lsn(500), keeps_own_journal=True))
     settle(in_sync, 0, 50.1)
     assert in_sync.members == (2, 3)
     assert in_sync.replicated == 500
 
 
-def test_nobody_is_waited_for_where_nobody_was_in_sync_or_mode_was_async() -> None:
-    for found in (None, node(), node(1, mode="async")):
-        in_sync = InSyncReplicas(DEGRADE, 1, "meta://m:1", 0.0)
-        in_sync.load(found, 0.0, is_whole=False)
-        assert not in_sync.unconfirmed
-
-
 def test_what_a_slave_turns_out_to_have_stops_everything_until_it_or_another_one_says_otherwise() -> None:
-    in_sync = begun(DEGRADE, node(1, 2))
+    loss = LossCheck()
+    in_sync = InSyncReplicas(DEGRADE, 1, "meta://m:1", 0.0, loss)
+    in_sync.load(node(1, 2), 0.0)
     in_sync.on_connected(2, Lsn(500), 0.1)
     in_sync.on_ack(2, Lsn(500), Lsn(500), 0.2)
-    in_sync.require_confirmation(1)
+    loss.suspect({1, *in_sync.members})
     assert in_sync.replicated == NOTHING
     for step in range(100):
         assert settle(in_sync, 0, 0.5 * step) is None
-    assert in_sync.confirm(2)
+    assert loss.confirm(SendProgress(2, Lsn(500), keeps_own_journal=True))
     assert settle(in_sync, 0, 50.0) is not None
 
 
