@@ -97,9 +97,9 @@ class DirectoryStorage:
 
     @classmethod
     def open_for_writing(cls, path: Path) -> "DirectoryStorage":
-        """Lock the directory, making it if missing. Raises DirectoryInUse, StorageFailed."""
+        """Lock the directory, making it, for this user alone, if missing. Raises DirectoryInUse, StorageFailed."""
         with translated(path):
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

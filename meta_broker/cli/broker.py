@@ -218,6 +218,7 @@ def dev(
     metaq dev --topic orders:8
     metaq produce orders --zk 127.0.0.1:2181
     """
+    os.umask(0o077)  # the directories of ZooKeeper, too, are for this user alone
     set_up_logs(log_level, log_format)
     offered = {"*": TopicConfig(partitions=4)} | dict(map(_topic, topics))
     _check_ports({zk_port: "ZooKeeper's, --zk-port", port: "the broker's, --port", admin_port: "metrics, --admin-port"})

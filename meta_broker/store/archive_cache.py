@@ -98,7 +98,7 @@ class ArchiveCache:
         self._failed: dict[str, tuple[float, StorageFailed]] = {}  # until when
         self.hits = self.downloads = self.failures = self.bytes_downloaded = 0
         try:
-            directory.mkdir(exist_ok=True)
+            directory.mkdir(mode=0o700, exist_ok=True)
             for path in directory.iterdir():
                 path.unlink()
         except OSError as error:

@@ -166,7 +166,7 @@ def write_archived_index(
     temporary, found = directory / f"{cut:020d}{TMP_SUFFIX}", hashlib.sha256()
     ranges: list[ArchivedRange] = []
     try:
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         with temporary.open("wb") as file:
 
             def write(data: bytes) -> None:

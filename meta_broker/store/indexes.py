@@ -51,7 +51,7 @@ class Indexes:
     def make_directory(self) -> None:
         """Create the directory of the files, durably. Raises StorageFailed."""
         try:
-            self._directory.mkdir(exist_ok=True)
+            self._directory.mkdir(mode=0o700, exist_ok=True)
             sync_directory(self._directory.parent)
         except OSError as error:
             raise StorageFailed(f"{self._directory}: {error.strerror}") from error

@@ -229,7 +229,7 @@ def _directory_name(name: PartitionName) -> str:
 
 def _open_files(directory: Path) -> KeyFiles:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StorageFailed(f"{directory}: {error.strerror}") from error
     return KeyFiles(DirectoryStorage(directory, None))
