@@ -15,7 +15,6 @@ from meta_client.cli.options import connected
 from meta_client.cli.output import databases_option, logs_option, zk_option
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
-CONNECTIONS_MAX: Final = 128
 TOKEN_CHARACTERS_MIN: Final = 16
 
 
@@ -86,6 +85,7 @@ def console(
         import uvicorn
 
         from meta_client.console.access import AccessRules, hosts_of
+        from meta_client.console.connection import CONNECTIONS_MAX, REQUEST_S_MAX, ConsoleConnection
         from meta_client.console.server import make_app
         from meta_client.console.settings import ConsoleSettings
     except ModuleNotFoundError as error:
@@ -120,15 +120,15 @@ def console(
             make_app(settings, rules, lambda: servers[0].should_exit),
             lifespan="off",
             ws="none",
-            http="h11",
+            http=ConsoleConnection,
             log_config=None,
-            log_level="warning",
+            log_level="error",  # what strangers say wrong would fill a log
             access_log=False,
             server_header=False,
             proxy_headers=False,
             limit_concurrency=CONNECTIONS_MAX,
             h11_max_incomplete_event_size=32 * 1024,
-            timeout_keep_alive=15,
+            timeout_keep_alive=int(REQUEST_S_MAX),
             timeout_graceful_shutdown=5,
         )
         servers.append(uvicorn.Server(config))
@@ -152,9 +152,7 @@ def _token_in(path: Path) -> str:
 def _listening(host: str, port: int) -> socket.socket:
     """Return a socket that listens there. Raises Failure."""
     try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=CONNECTIONS_MAX
-        )
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise Failure(
             f"cannot listen at {host}:{port}: {error.strerror or error}: choose another --port (0: any free one)"

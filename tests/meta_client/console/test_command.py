@@ -1,16 +1,21 @@
 """The command: the URL that it prints lets in, it ends when told, and it refuses what would let strangers in."""
 
+import asyncio
+import contextlib
 import re
 import signal
 import socket
 import tempfile
 import urllib.error
 import urllib.request
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
+from meta_client.console.connection import CONNECTIONS_MAX, ConsoleConnection
 from meta_client.console.live import STREAMS_MAX
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.replicas import wait_until
@@ -43,23 +48,65 @@ def test_its_url_lets_in_and_sigterm_ends_it_with_a_page_live(zookeeper: Chroot)
         assert "Traceback" not in said
 
 
-def test_a_request_that_never_ends_keeps_nobody_out(zookeeper: Chroot) -> None:
-    with tempfile.NamedTemporaryFile() as out:
+def test_requests_that_never_end_keep_nobody_out(zookeeper: Chroot) -> None:
+    """Half heads, nothing at all, and bodies that trickle after their refusal: more of each than may be connected."""
+    with tempfile.NamedTemporaryFile() as out, contextlib.ExitStack() as stack:
         process, url = started_console(zookeeper.connect, out)
         port = int(re.findall(r":(\d+)/", url)[0])
+        head = b"POST / HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % port
         try:
-            halves = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
-            for half in halves:
-                half.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
-            asking = HTTPConnection("127.0.0.1", port, timeout=60)
-            asking.request("GET", "/")
-            assert asking.getresponse().status == 401
-            asking.close()
-            for half in halves:
-                half.close()
+            for said in (head, b"", head + b"Content-Length: 100000\r\n\r\nx", b"no request\r\n\r\n"):
+                for _ in range(CONNECTIONS_MAX + 20):
+                    half = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    with contextlib.suppress(ConnectionError):
+                        half.sendall(said)
+                for _ in range(5):
+                    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+                    with opener.open(url, timeout=60) as page:
+                        assert page.status == 200
         finally:
             process.kill()
             process.wait()
+        assert Path(out.name).read_text().count("\n") == 2, "strangers write no log"
+
+
+def test_a_connection_without_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that sends a byte of it now and then; not one whose answer takes longer."""
+    monkeypatch.setattr("meta_client.console.connection.REQUEST_S_MAX", 0.5)
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(1.5)
+        await PlainTextResponse("late")(scope, receive, send)
+
+    async def trickling(port: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(600):
+                writer.write(b"G")
+                await writer.drain()
+                await asyncio.sleep(0.1)
+            raise AssertionError("it is still open after a minute")
+
+    async def asking(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        answer = await reader.readuntil(b"late")
+        assert await reader.read() == b"", "after it, nothing was asked for"
+        writer.close()
+        return answer
+
+    async def run() -> None:
+        config = uvicorn.Config(slow, http=ConsoleConnection, lifespan="off", ws="none", log_config=None)
+        server = uvicorn.Server(config)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            serving = asyncio.create_task(server.serve([listener]))
+            port = listener.getsockname()[1]
+            _, answer = await asyncio.gather(trickling(port), asking(port))
+            assert b"200 OK" in answer
+            server.should_exit = True
+            await serving
+
+    asyncio.run(run())
 
 
 def test_live_pages_are_bounded(zookeeper: Chroot) -> None:
