@@ -175,7 +175,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Head(io.RawIOBase):
-    """The first HEAD_BYTES_MAX bytes of *raw*."""
+    """The first HEAD_BYTES_MAX bytes of *raw*, which must not end before: half a request is none."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self._raw = raw
@@ -186,6 +186,8 @@ class _Head(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int | None:
         count = self._raw.readinto(memoryview(buffer)[: self._left])
+        if not count and self._left:
+            raise ConnectionAbortedError("it ended in the middle of a request")
         self._left -= count or 0
         return count
 

@@ -126,6 +126,17 @@ def test_requests_that_are_never_finished_keep_nobody_out(admin: AdminServer) ->
         wait_for(threading.active_count, lambda count: count <= CONNECTIONS_MAX + 10)
 
 
+@pytest.mark.parametrize(
+    "half", [b"GET /metrics HTTP/1.1", b"GET /metrics HTTP/1.1\r\n", b"GET /metrics HTTP/1.1\r\nHost: h\r\n"]
+)
+def test_half_a_request_is_not_carried_out(half: bytes, admin: AdminServer) -> None:
+    """As of one that is ended for a newer one: scrapes that nobody waits for would keep out those of others."""
+    with connected(admin) as peer:
+        peer.sendall(half)
+        peer.shutdown(socket.SHUT_WR)
+        assert read_all(peer) == b""
+
+
 def test_a_slow_request_is_ended(admin: AdminServer, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that sends a byte now and then is ended, too."""
     monkeypatch.setattr(server_module, "REQUEST_S_MAX", 0.3)
