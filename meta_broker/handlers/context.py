@@ -37,7 +37,11 @@ class Peer(Protocol):
 
     @property
     def name(self) -> str:
-        """Remote address."""
+        """Remote address and port."""
+
+    address: str  # remote, without the port
+    certificate: tuple[str, ...]  # names in the peer's verified certificate
+    has_logged_in: bool
 
     @property
     def network(self) -> str:

@@ -219,8 +219,7 @@ class Dispatcher:
             assert master is not None
             slaves = () if peer.principal is None else peer.principal.slaves
             if (successor := master.attach(transport, name, slaves)) is not None and self.gate is not None:
-                assert peer.principal is not None
-                self.gate.keep_link(peer.principal, transport)
+                self.gate.keep_link(peer, transport)
             return successor
 
         if master is None or not peer.upgrade(encode_result(Status.SUCCESS, b"", opaque), attach):

@@ -40,30 +40,34 @@ class Gate:
         self._decided: dict[tuple[str, Need], bool] = {}
         self._denied = RepeatedLines()
         self._logins = RepeatedLines()
-        self._links: list[tuple[Principal, asyncio.Transport]] = []  # connections that are no clients any more
+        self._links: list[tuple[Peer, asyncio.Transport]] = []  # connections that are no clients any more
 
     def renew(self, rules: Principals) -> None:
         """Use *rules* from now on; links of principals that changed end. The server ends their connections."""
         self._rules = rules
         self._decided.clear()
-        for principal, transport in self._links:
-            if self.has_changed(principal):
-                log.warning("link closed principal=%s reason=its rights have changed", principal.name)
+        for peer, transport in self._links:
+            if self.has_changed(peer):
+                log.warning("link closed conn=%s reason=the rights of its principal have changed", peer.name)
                 transport.abort()
         self._links = [link for link in self._links if not link[1].is_closing()]
 
-    def has_changed(self, principal: Principal) -> bool:
-        """Return whether *principal* is not what the rules say of its name."""
-        return self._rules.principals.get(principal.name) != principal
+    def has_changed(self, peer: Peer) -> bool:
+        """Return whether by the rules *peer* is not what it is: its principal has changed, or its certificate or
+        address is that of another one."""
+        if (principal := peer.principal) is None:
+            return False
+        same = peer.has_logged_in or self.identify(peer.address, peer.certificate) == principal
+        return not same or self._rules.principals.get(principal.name) != principal
 
     def quota_of(self, principal: Principal) -> Quota:
         """Return the quota of *principal*."""
         return self._rules.quota_of(principal)
 
-    def keep_link(self, principal: Principal, transport: asyncio.Transport) -> None:
-        """Take note of a connection that was handed to a replication link."""
+    def keep_link(self, peer: Peer, transport: asyncio.Transport) -> None:
+        """Take note of *peer*, which was handed to a replication link."""
         self._links = [link for link in self._links if not link[1].is_closing()]
-        self._links.append((principal, transport))
+        self._links.append((peer, transport))
 
     def identify(self, address: str, certificate: tuple[str, ...]) -> Principal | None:
         """Return whom a new connection belongs to, by the names in its verified certificate, or by its address."""

@@ -43,14 +43,6 @@ class Identified(ABC):
             self.certificate = certificate_names(transport.get_extra_info("peercert"))
             self.principal = gate.identify(self.address, self.certificate)
 
-    def belongs_to_another(self, gate: Gate) -> bool:
-        """Return whether by the rules of *gate* it is not what it is: its principal has changed, or its certificate or
-        address is that of another one."""
-        if self.principal is None:
-            return False
-        same = self.has_logged_in or gate.identify(self.address, self.certificate) == self.principal
-        return not same or gate.has_changed(self.principal)
-
     @property
     def peer_key(self) -> PeerKey:
         """Peer whose share of the loop's turns it uses."""

@@ -212,7 +212,7 @@ class Server:
             gate.renew(rules)
         for connection in list(self._connections):
             connection.login = None  # begun by the former rules: it starts over, which fails
-            if gate is not None and connection.belongs_to_another(gate):
+            if gate is not None and gate.has_changed(connection):
                 connection.drop("the rights of its principal have changed")
             else:
                 connection.join(self._account_of(connection, connection.principal))

@@ -350,21 +350,25 @@ def test_a_reload_ends_connections_whose_address_is_another_principals_now(tmp_p
     """Though the one that they belonged to has not changed: a narrower range was added."""
     path = tmp_path / "access.toml"
     path.touch(mode=0o600)
-    all_of_them = '[principals.all]\naddresses = ["127.0.0.0/8"]\nproduce = ["*"]\n'
+    all_of_them = '[principals.all]\naddresses = ["127.0.0.0/8"]\nproduce = ["*"]\nreplicate = true\n'
     path.write_text(all_of_them)
     config = CONFIG + f'[access]\nfile = "{path}"\n'
     with (
         running_broker(tmp_path / "broker", None, config=config) as broker,
         WireClient(broker.port, "127.0.0.2") as other,
         WireClient(broker.port, "127.0.0.3") as less,
+        WireClient(broker.port, "127.0.0.3") as slave,
     ):
         less.put("orders", 0, b"may")
+        link = RawSlaveOf(broker.port, slave)
         path.write_text(all_of_them + '[principals.less]\naddresses = ["127.0.0.3/32"]\nproduce = ["invoices"]\n')
         broker.hang_up()
         wait_until(lambda: "reloaded file=" in broker.log, "the reload")
         other.put("orders", 0, b"stays")
         with pytest.raises(ConnectionError):
             less.put("orders", 0, b"may not")
+        assert link.read_to_the_end()
+        assert "link closed conn=127.0.0.3:" in broker.log, "not because it was silent"
 
 
 def test_a_connection_that_never_logs_in_is_closed(served: tuple[BrokerProcess, str]) -> None:
@@ -479,6 +483,7 @@ def test_a_reload_takes_rights_away_at_once_and_a_bad_file_changes_nothing(tmp_p
         own.write()
         broker.hang_up()
         assert slave.read_to_the_end()
+        assert "link closed conn=" in broker.log, "not because it was silent"
 
 
 def test_a_principal_that_is_revoked_in_the_middle_of_its_work(tmp_path: Path) -> None:
@@ -515,14 +520,15 @@ def test_a_principal_that_is_revoked_in_the_middle_of_its_work(tmp_path: Path) -
 
 
 class RawSlaveOf:
-    """A link of the principal `slave`."""
+    """A link of *client*, by default one of the principal `slave`."""
 
-    def __init__(self, port: int) -> None:
-        self._client = logged_in(port, "slave")
+    def __init__(self, port: int, client: WireClient | None = None) -> None:
+        self._client = client or logged_in(port, "slave")
         assert self._client.result(Replicate(1)).is_success
         self._client.socket.sendall(
             encode(Handshake(version=1, cluster="metaq", broker_id=0, slave_id=1, epoch_history=(), start=0, end=0))
         )
+        assert self._client.socket.recv(1), "it is sent the log"
 
     def read_to_the_end(self) -> bool:
         """Return whether the master ends the link."""

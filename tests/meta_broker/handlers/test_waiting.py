@@ -27,6 +27,9 @@ class SilentPeer:
     """A peer that nobody talks to."""
 
     name: str = "a test"
+    address: str = "127.0.0.1"
+    certificate: tuple[str, ...] = ()
+    has_logged_in: bool = False
     network: str = "127.0.0.1"
     account: QuotaAccount | None = None
     principal: Principal | None = None
