@@ -136,6 +136,8 @@ def console(
 
 
 def _token_in(path: Path) -> str:
+    if path.stat().st_mode & 0o077:
+        raise click.UsageError(f"{path}: others than its owner may read or change it: chmod 600 {path}")
     token = path.read_text().strip()
     if (
         len(token) < TOKEN_CHARACTERS_MIN

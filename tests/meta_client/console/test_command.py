@@ -141,6 +141,7 @@ def _opens(opener: urllib.request.OpenerDirector, live: urllib.request.Request) 
 
 
 def test_a_token_of_its_own_is_not_printed(zookeeper: Chroot, tmp_path: Path) -> None:
+    (tmp_path / "token").touch(mode=0o600)
     (tmp_path / "token").write_text("0123456789abcdef0123\n")
     with tempfile.NamedTemporaryFile() as out:
         process, url = started_console(zookeeper.connect, out, "--token-file", str(tmp_path / "token"))
@@ -156,11 +157,14 @@ def test_a_token_of_its_own_is_not_printed(zookeeper: Chroot, tmp_path: Path) ->
         (["--host", "0.0.0.0"], "--insecure"),
         (["--host", "192.0.2.1", "--insecure"], "cannot listen at 192.0.2.1"),
         (["--token-file", "short"], "holds no token"),
+        (["--token-file", "shared"], "others than its owner may read"),
     ],
 )
 def test_what_it_refuses(words: list[str], error: str, zookeeper: Chroot, tmp_path: Path) -> None:
-    (tmp_path / "short").write_text("1234")
-    given = [str(tmp_path / word) if word == "short" else word for word in words]
+    for name, mode, text in (("short", 0o600, "1234"), ("shared", 0o640, "0123456789abcdef0123")):
+        (tmp_path / name).touch(mode=mode)
+        (tmp_path / name).write_text(text)
+    given = [str(tmp_path / word) if word in ("short", "shared") else word for word in words]
     done = run_metaq("console", "--zk", zookeeper.connect, *given)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert error in done.stderr
