@@ -1,5 +1,5 @@
-"""Access: principals, their rights, logins, and the audit log. Pure, but for a clock and the log.
+"""Access: principals, their rights, and logins. Pure, but for a clock.
 
-Read: addresses, principal, quota -> rules (the file) -> needs (rights of each verb) -> scram -> attempts -> audit ->
+Read: addresses, principal, quota -> rules (the file) -> needs (rights of each verb) -> scram -> attempts ->
 accounts (use of quotas).
 """

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from meta_broker.access.audit import NOBODY
 from meta_broker.access.quota import UNLIMITED, Quota
+from meta_client.logs.audit import NOBODY
 
 log = logging.getLogger(__name__)
 

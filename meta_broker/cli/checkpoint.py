@@ -13,6 +13,7 @@ from meta_client.cli.output import print_rows
 from meta_client.cli.security_options import security
 from meta_client.cli.targets import known_url, targets, where_options
 from meta_client.errors import NotSupported
+from meta_client.logs.audit import audit_offline
 from meta_client.net.calls import wait_result
 from meta_client.net.connection import Connection
 from meta_client.net.connections import CONNECT_TIMEOUT_S
@@ -48,6 +49,7 @@ def checkpoint(directory: str | None, brokers: tuple[str, ...], zk: str, as_json
         if brokers:
             raise click.UsageError("give DIR or --broker, not both")
         rows = [_row(directory, checkpoint_stopped(Path(directory), PRODUCT_VERSION))]
+        audit_offline(Path(directory), "checkpoint")
         print_rows(COLUMNS, rows, as_json=as_json, empty="")
         return
     rows, refused = [], False

@@ -23,6 +23,7 @@ from journal.wal.segments import Segments, segment_base, segment_name
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.journal_text import damage_lines, damage_object
 from meta_client.cli.output import json_option
+from meta_client.logs.audit import audit_offline
 from meta_client.operations.text import printable
 
 UNSOUND = 1  # exit status: the journal is not sound
@@ -55,6 +56,8 @@ def repair(directory: Path, source: Path | None, drop: bool, yes: bool, as_json:
                 click.echo(json.dumps(chain_object(broken, directory)) if as_json else "\n".join(chain_lines(broken)))
                 click.get_current_context().exit(UNSOUND)
             repair_segments(storage, broken)
+            if broken:
+                audit_offline(directory, "journal-repair", copy=source, segments=",".join(one.name for one in broken))
             checkpoints = read_checkpoints(storage)
             segments = stack.enter_context(opened_segments(storage, writable=yes))
             copy = RepairSource(copied) if copied is not None else None
@@ -67,6 +70,9 @@ def repair(directory: Path, source: Path | None, drop: bool, yes: bool, as_json:
             apply_repair(plan, segments, copy)
             segments.close()
             report = check(stack.enter_context(opened_segments(storage)), read_checkpoints(storage))
+            lost = ",".join(f"{part.start}-{part.end}" for part in plan.dropped)
+            outcome = "done" if report.is_sound else "not-sound"
+            audit_offline(directory, "journal-repair", outcome, copy=source, dropped=lost or None)
     if as_json:
         click.echo(json.dumps(plan_object(plan, directory, report, is_done=is_done)))
     else:

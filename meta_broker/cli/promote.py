@@ -1,8 +1,6 @@
 """`metaq promote`: makes a stopped slave the master."""
 
 import json
-import os
-import pwd
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Final
 import click
 
 from journal.state.checkpointed import wall_clock_ms
-from meta_broker.access.audit import audit
 from meta_broker.cli.broker import broker_options, serve
 from meta_broker.cli.former_master import configured_session, wait_for_dead_master
 from meta_broker.cli.promote_report import PromotionReport, report_lines, report_object
@@ -28,6 +25,7 @@ from meta_broker.replication.promotion.promotion import (
 )
 from meta_broker.replication.promotion.promotion_check import CheckFinding, Severity, check_promotion
 from meta_client.cli.output import confirm
+from meta_client.logs.audit import audit_offline
 from meta_client.logs.setup import LogFormat, set_up_logs
 from meta_client.operations.text import printable
 from zk.brokers.replication import VersionedReplication
@@ -118,7 +116,7 @@ def promote_command(
         if not yes:
             confirm(f"make {directory} the master of broker {facts.broker_id}?")
         epoch = promote(directory, status.facts, session, found)
-    audit("promote", pwd.getpwuid(os.getuid()).pw_name, "local", "done", directory=directory, epoch=epoch)
+    audit_offline(directory, "promote", broker=facts.broker_id, epoch=epoch)
     click.echo(f"promoted {directory} broker={facts.broker_id} epoch={epoch} in_doubt={len(status.in_doubt)}", err=True)
     if not no_start:
         serve(config)

@@ -33,6 +33,7 @@ from meta_broker.restoring.restore_check import ArchiveEnd, RestoreFacts, beyond
 from meta_broker.restoring.skipped_offsets import bytes_to_skip, ends_after
 from meta_broker.version import PRODUCT_VERSION
 from meta_client.cli.output import confirm
+from meta_client.logs.audit import audit_offline
 from meta_client.operations.progress import Progress
 from meta_client.operations.text import printable
 from zk.brokers.journal_position import JournalPosition, read_position
@@ -146,6 +147,7 @@ def restore_command(
             )
         if session is not None:
             leave_in_sync(session, manifest.broker_id, restored.epoch)
+    audit_offline(directory, "restore", backup=backup, broker=manifest.broker_id, epoch=restored.epoch)
     _tell(directory, manifest, restored)
 
 

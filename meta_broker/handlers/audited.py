@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, cast
 
-from meta_broker.access.audit import audit
 from meta_broker.handlers.context import Peer
+from meta_client.logs.audit import audit
 from meta_client.protocol.requests import (
     BranchCommand,
     BranchVerb,

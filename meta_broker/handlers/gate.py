@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from meta_broker.access.attempts import FailedLogins
-from meta_broker.access.audit import audit
 from meta_broker.access.needs import NEEDS, Need
 from meta_broker.access.principal import Principal
 from meta_broker.access.quota import Quota
@@ -16,6 +15,7 @@ from meta_broker.access.rules import Principals
 from meta_broker.access.scram import Login, LoginRefused
 from meta_broker.handlers.audited import action_of
 from meta_broker.handlers.context import Peer
+from meta_client.logs.audit import audit
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import OPAQUE_ABSENT, Authenticate, TransactionCommand, TransactionVerb
 from meta_client.protocol.scram import MECHANISM

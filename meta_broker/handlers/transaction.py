@@ -11,10 +11,10 @@ from journal.records.states import BranchNotStarted, BranchState, VerbRefused, X
 from journal.records.xid import BranchKey, LocalKey, XaKey
 from journal.state.live_branch import AppendResult, LiveBranch
 from meta_broker.access.accounts import Limit
-from meta_broker.access.audit import NOBODY
 from meta_broker.handlers.audited import audited, tell
 from meta_broker.handlers.context import Context, Peer, yield_after
 from meta_broker.handlers.writes import WriteReplies
+from meta_client.logs.audit import NOBODY
 from meta_client.protocol.answers import BranchStatus, format_keys
 from meta_client.protocol.branch_report import DECIDED
 from meta_client.protocol.encoder import encode_result

@@ -13,6 +13,7 @@ from journal.repair.offline import opened_store, read_state
 from journal.state.journal_state import Branch, JournalState
 from meta_client.client import Client
 from meta_client.errors import NotSupported
+from meta_client.logs.audit import audit_offline
 from meta_client.metadata.topology import Directory
 from meta_client.net.calls import wait_result
 from meta_client.net.deadline import Deadline
@@ -188,11 +189,13 @@ class OfflineBranches:
                 store.journal.wait_flushed(store.decide(store.find(key), decision, who, why).lsn)
         except (VerbRefused, ValueError) as error:  # not in doubt, or a who or why that does not fit a record
             raise NoBranch(str(error)) from error
+        audit_offline(self._directory, f"branch-{decision.name.lower()}", key=key, who=who, why=why)
         return self.show(key, broker_id)
 
     def forget(self, key: XaKey, broker_id: int) -> None:
         with opened_store(self._directory, version("metaq-broker")) as store:
             store.journal.wait_flushed(store.forget(key))
+        audit_offline(self._directory, "branch-forget", key=key)
 
 
 def _prepared(state: JournalState) -> Iterator[Branch]:
