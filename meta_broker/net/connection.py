@@ -1,8 +1,13 @@
-"""One client's connection: decodes requests, sends replies, and stops reading at its limits."""
+"""One client's connection: decodes requests, sends replies, and stops reading at its limits.
+
+Longer than others: one state, of which each method is a few lines; connection_state.py has its table, and what needs no
+state of it is in request_receiver.py, reply_queue.py, turns.py and identified.py.
+"""
 
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 from journal.errors import StorageFailed
@@ -12,7 +17,7 @@ from meta_broker.access.principal import Principal
 from meta_broker.handlers.context import Attach, WaitingFetch
 from meta_broker.handlers.dispatch import Dispatcher, Handled
 from meta_broker.net.connection_owner import ConnectionBounds, ConnectionOwner
-from meta_broker.net.connection_state import HANDLES, Block, ConnectionEvent, ConnectionState, ConnectionStatus, Due
+from meta_broker.net.connection_state import HANDLES, Block, ConnectionEvent, ConnectionState, next_state
 from meta_broker.net.identified import UNKNOWN_LIMITS, Identified
 from meta_broker.net.reply_queue import ReplyQueue
 from meta_broker.net.request_receiver import RequestReceiver
@@ -41,22 +46,28 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         super().__init__(loop)
         self.local_transactions: dict[LocalKey, LiveBranch] = {}
         self._owner = owner
+        self._dispatch: Callable[[Handled, ClientConnection], None] = dispatcher.handle
         self._dispatcher = dispatcher
         self._loop = loop
         self._bounds = bounds
         self._receiver = RequestReceiver(bounds.decoder, owner.buffers, owner.received_chunk)
         self._turns = owner.turns
-        self._status = ConnectionStatus(bounds.requests_in_flight_max, bounds.unsent_bytes_max)
+        self._state = ConnectionState.NEW
+        self._blocks: set[Block] = set()
         self._transport: asyncio.Transport | None = None  # None: NEW or CLOSED
         self._requests: deque[Handled] = deque()  # and fetches whose wait is over
+        self._in_flight = 0  # handled and not answered, except waiting fetches
+        self._pending_bytes = 0  # of replies held for the high watermark
+        self._unsent_bytes = 0  # as last reported to the owner
         self._replies = ReplyQueue()
+        self._is_flush_due = self._is_waiting = False  # waiting: for its turn
 
     # -- asyncio.Protocol -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         taken = cast(asyncio.Transport, transport)
         if self._owner.opened(self, taken):
-            self._status.on(ConnectionEvent.ACCEPTED)
+            self._state = next_state(self._state, ConnectionEvent.ACCEPTED)
             self._transport = taken
             self._transport.set_write_buffer_limits(high=self._bounds.unsent_bytes_max)
             if self._dispatcher.gate is not None and self.principal is None:
@@ -74,17 +85,17 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             self._count(nbytes, made_progress=bool(requests))
         if self.throttle is not None:
             self.throttle.received(nbytes)
-        self.handle_queued()
+        self._handle_queued()
 
     def _decode(self) -> None:
         waiting, nbytes = len(self._requests), self._receiver.undecoded
         try:
             self._requests.extend(self._receiver.decode())
         except RemoteProtocolError as error:
-            if self._status.state is ConnectionState.OPEN:
+            if self._state is ConnectionState.OPEN:
                 log.warning("connection closed conn=%s reason=%s", self.name, error)
                 self._requests.extend(self._receiver.completed_before_failure)
-            self._status.on(ConnectionEvent.INPUT_INVALID)
+            self._state = next_state(self._state, ConnectionEvent.INPUT_INVALID)
         self._count(nbytes, made_progress=len(self._requests) > waiting)
 
     def _count(self, nbytes: int, *, made_progress: bool) -> None:
@@ -94,15 +105,15 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self._report_received(made_progress=made_progress)
 
     def pause_writing(self) -> None:
-        self._status.blocks.add(Block.PEER)
-        self._owner.unsent(self, self.unsent_bytes, made_progress=False)
+        self._blocks.add(Block.PEER)
+        self.report_unsent(made_progress=False)
 
     def resume_writing(self) -> None:
-        self._status.blocks.discard(Block.PEER)
-        self._owner.unsent(self, self.unsent_bytes, made_progress=True)
+        self._blocks.discard(Block.PEER)
+        self.report_unsent(made_progress=True)
         self.last_active = self._loop.time()
         self.flush()
-        self.handle_queued()
+        self._handle_queued()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc  # a reset is an ordinary goodbye: genuine clients close with SO_LINGER 0
@@ -129,21 +140,21 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
 
     def send(self, data: bytes) -> None:
         """Queue a reply; dropped if the peer is closed."""
-        self._status.in_flight -= 1
+        self._in_flight -= 1
         if self._transport is not None:
             self._replies.add(data)
             self._flush_later()
 
     def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
         """Queue a reply in pieces, without copying."""
-        self._status.in_flight -= 1
+        self._in_flight -= 1
         if self._transport is not None:
             self._replies.add_buffers(buffers, size)
             self._flush_later()
 
     def buffer_reply(self, key: BranchKey, data: bytes) -> None:
         """Queue a reply about a branch: it leaves with the turn, unless `take_buffered` takes it before."""
-        self._status.in_flight -= 1
+        self._in_flight -= 1
         if self._transport is not None:
             self._replies.buffer(key, data)
             self._flush_later()
@@ -154,34 +165,34 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
 
     def add_pending(self, size: int) -> None:
         """Count a reply that is held for the high watermark."""
-        self._status.pending_bytes += size
+        self._pending_bytes += size
 
     def end_pending(self, size: int) -> None:
         """Stop counting a reply, and handle requests that waited for room."""
-        self._status.pending_bytes -= size
+        self._pending_bytes -= size
         if self._requests:
             self._wait_for_turn()
 
     def end_in_flight(self) -> None:
         """Stop counting the current request as in flight: it has no reply, or waits for it elsewhere."""
-        self._status.in_flight -= 1
+        self._in_flight -= 1
 
     def enqueue(self, waiting: WaitingFetch) -> None:
         """Complete a fetch that has waited, after the requests already queued."""
-        if self._status.state is ConnectionState.DRAINING:  # it quit while those woken together were enqueued
+        if self._state is ConnectionState.DRAINING:  # it quit while those woken together were enqueued
             self._release([waiting])
         elif self._transport is not None:
             self._requests.append(waiting)
-            self.handle_queued()
+            self._handle_queued()
 
     def pause(self) -> None:
         """Handle nothing more until `resume`."""
-        self._status.blocks.add(Block.REPLY)
+        self._blocks.add(Block.REPLY)
 
     def resume(self) -> None:
         """Handle the requests that arrived since `pause`."""
-        self._status.blocks.discard(Block.REPLY)
-        self.handle_queued()
+        self._blocks.discard(Block.REPLY)
+        self._handle_queued()
 
     def upgrade(self, answer: bytes, attach: Attach) -> bool:
         """Send *answer* and switch the connection to the protocol *attach* returns; it is no client's any more.
@@ -190,7 +201,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         """
         transport = self._transport
         is_idle = not (self._requests or self._receiver.undecoded) and self._receiver.is_between_commands
-        if transport is None or not is_idle or self._status.in_flight != 1:
+        if transport is None or not is_idle or self._in_flight != 1:
             return False
         if (successor := attach(transport, self.name)) is None:
             return False
@@ -203,30 +214,25 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
 
     def quit(self) -> None:
         """Handle nothing more; close once all earlier requests are answered and sent, wherever they wait."""
-        if self._status.state in HANDLES:
+        if self._state in HANDLES:
             woken = [each for each in self._requests if isinstance(each, WaitingFetch)]
             self._requests.clear()
             self._receiver.discard()
-            self._status.on(ConnectionEvent.QUIT)
+            self._state = next_state(self._state, ConnectionEvent.QUIT)
             self._release(woken)
             self._flush_later()
 
     def _release(self, woken: list[WaitingFetch]) -> None:
         """Answer the fetches that wait, and *woken*, with nothing."""
         for answer in self._dispatcher.release(self, woken):
-            self._status.in_flight += 1
+            self._in_flight += 1
             self.send(answer)
 
     # -- calls of the server ----------------------------------------------------------------------------------
 
-    def handle_queued(self) -> None:
-        """Handle requests, now or in its turn; read the socket only if none is left."""
-        if Due.TURN not in self._status.due:
-            if (self._requests or self._receiver.undecoded) and self._turns.is_over():
-                self._wait_for_turn()
-            else:
-                self._handle_some(REQUESTS_PER_TURN)
-        self._read_or_not()
+    def on_journal_room(self) -> None:
+        """Continue, since the journal has room again."""
+        self._handle_queued()
 
     def drop_body(self, reason: str) -> None:
         """Discard the incomplete body, and answer its request with *reason*."""
@@ -234,6 +240,14 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self._requests.append(self._receiver.drop_body(reason))
         self._report_received(made_progress=False)
         self._wait_for_turn()
+
+    def report_unsent(self, *, made_progress: bool) -> None:
+        """Report the bytes that wait for the peer to the owner."""
+        if self._transport is not None:
+            held = self.unsent_bytes
+            if held or self._unsent_bytes:  # skips the thousands of idle connections
+                self._unsent_bytes = held
+                self._owner.unsent(self, held, made_progress=made_progress)
 
     @property
     def unsent_bytes(self) -> int:
@@ -250,18 +264,29 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def _handle_queued(self) -> None:
+        """Handle requests, now or in its turn; read the socket only if none is left."""
+        if self._is_waiting:
+            pass
+        elif (self._requests or self._receiver.undecoded) and self._turns.is_over():
+            self._wait_for_turn()
+        else:
+            self._handle_some(REQUESTS_PER_TURN)
+        self._read_or_not()
+
     def take_turn(self) -> None:
-        self._status.due.discard(Due.TURN)
+        self._is_waiting = False
         self._handle_some(REQUESTS_PER_VISIT)
         self._read_or_not()
 
     def _wait_for_turn(self) -> None:
-        if self._status.ask_for(Due.TURN):
+        if not self._is_waiting:
+            self._is_waiting = True
             self._turns.wait(self)
 
     def _handle_some(self, count: int) -> None:
         """Handle requests until none is left, *count* are handled or a limit is reached."""
-        requests, status, dispatch, left = self._requests, self._status, self._dispatcher.handle, count
+        requests, dispatch, left = self._requests, self._dispatch, count
         if self._receiver.undecoded:
             self._decode()
         logged_before = CONTEXT.set(self._log_context)
@@ -276,19 +301,19 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
                     if self.throttle is not None and (refusal := self.throttle.judge(requests[0])) is not None:
                         self._hold_back(refusal)
                         continue
-                    status.in_flight += 1
+                    self._in_flight += 1
                     dispatch(requests.popleft(), self)
         except StorageFailed as error:
             self._owner.failed(error)
         finally:
             CONTEXT.reset(logged_before)
-        if status.state is ConnectionState.LAST and not requests:
+        if self._state is ConnectionState.LAST and not requests:
             self.quit()
 
     def _read_or_not(self) -> None:
         is_muted = self.throttle is not None and self.throttle.is_muted
         is_idle = not self._requests and not self._receiver.undecoded
-        should_read = self._status.state is ConnectionState.OPEN and is_idle and not is_muted
+        should_read = self._state is ConnectionState.OPEN and is_idle and not is_muted
         transport = self._transport
         if transport is not None and should_read != transport.is_reading() and not transport.is_closing():
             if should_read:
@@ -300,28 +325,35 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         """Refuse the next request with *refusal*, or have it wait if that is blank."""
         if refusal:
             self._requests.popleft()
-            self._status.in_flight += 1
+            self._in_flight += 1
             self.send(refusal)
         else:
-            self._status.blocks.add(Block.QUOTA)
+            self._blocks.add(Block.QUOTA)
 
     def throttle_over(self) -> None:
-        self._status.blocks.discard(Block.QUOTA)
-        self.handle_queued()
+        self._blocks.discard(Block.QUOTA)
+        self._handle_queued()
 
     def _detach(self) -> None:
-        self._status.on(ConnectionEvent.GONE)
+        self._state = next_state(self._state, ConnectionEvent.GONE)
         self._transport = None
         self.end_throttle()
 
     def _flush_later(self) -> None:
-        if self._status.ask_for(Due.FLUSH):
+        if not self._is_flush_due:
+            self._is_flush_due = True
             self._owner.flush_later(self)
 
     def _may_handle(self) -> bool:
-        if self._replies.bytes > self._bounds.unsent_bytes_max:
+        bounds = self._bounds
+        if self._replies.bytes > bounds.unsent_bytes_max:
             self.flush()
-        return self._status.may_handle()
+        return (
+            self._state in HANDLES
+            and not self._blocks
+            and self._in_flight < bounds.requests_in_flight_max
+            and self._pending_bytes <= bounds.unsent_bytes_max
+        )
 
     def _report_received(self, *, made_progress: bool) -> None:
         if (held := self._receiver.changed_bytes()) is not None:
@@ -329,7 +361,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Write what is queued."""
-        self._status.due.discard(Due.FLUSH)
+        self._is_flush_due = False
         transport = self._transport
         if transport is None:
             return
@@ -341,7 +373,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
                 transport.write(replies[0])
             else:
                 transport.writelines(replies)
-        if self._status.has_drained():
+        if self._state is ConnectionState.DRAINING and not self._in_flight:
             transport.close()
         elif self._requests:  # a limit may have stopped them
             self._wait_for_turn()

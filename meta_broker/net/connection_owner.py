@@ -57,7 +57,7 @@ class ConnectionOwner(Protocol[C]):
         """Call *connection*'s `flush` at the end of this turn of the loop."""
 
     def is_journal_full(self) -> bool:
-        """Return whether sockets must not be read because too much waits to be written: `handle_queued` follows."""
+        """Return whether sockets must not be read because too much waits to be written; `on_journal_room` follows."""
 
     def failed(self, error: StorageFailed) -> None:
         """Stop the broker, since the journal has stopped."""

@@ -177,7 +177,7 @@ class Server:
         if self._stalled and not self.is_journal_full():
             self._stalled = False
             for connection in list(self._connections):
-                connection.handle_queued()
+                connection.on_journal_room()
 
     def expire(self) -> bool:
         """Roll back some of the branches that timed out. Call it twice a second. True: call again, after others'
@@ -199,8 +199,8 @@ class Server:
                 connection.abort()
             elif connection.principal is None and connection.opened_at < unknown_since:
                 connection.drop(f"no login within {LOGIN_S_MAX:g} s")
-            elif (held := connection.unsent_bytes) or self._sending.held_by(connection):  # skips idle ones, thousands
-                self.unsent(connection, held, made_progress=False)
+            else:
+                connection.report_unsent(made_progress=False)
         context.accounts.sweep()
         self._maybe_continue()  # once slaves are late, waiting writes are refused
 

@@ -293,7 +293,7 @@ class Connections(RuleBasedStateMachine):
     def fill_the_journal_or_make_room(self) -> None:
         self.is_full = not self.is_full
         if not self.is_full:
-            self.call(self.connection.handle_queued)
+            self.call(self.connection.on_journal_room)
 
     @precondition(lambda self: not self.is_lost)
     @rule(size=st.sampled_from([0, 0, 50, 101]))
