@@ -36,6 +36,12 @@ class Intake(Generic[Handle]):
         /,
     ) -> Handle | None: ...
 
+# The number of whole messages of one length, sound by *crc32* and without any flag, that follow one another in *body*
+# from *position* on, *count_max* at most; 0 if they are fewer than *least*.
+def alike_frames(
+    body: Body, position: int, least: int, count_max: int, data_bytes_max: int, crc32: Crc32, /
+) -> int: ...
+
 # Messages of *body* from *position* on, and the position after them: as many as are whole, sound by *crc32* (None: they
 # were verified), without any flag but that of an attribute, and without trace context, *count_max* at most. None where
 # offsets would pass 63 bits.

@@ -1,4 +1,4 @@
-/* Decoding the messages of a fetch (consumer/batch.py), and stamping those of a batch (protocol/stamping.py). */
+/* Finding and decoding the messages of a fetch (consumer/messages/), stamping those of a batch (protocol/stamping.py). */
 
 #include "core.h"
 
@@ -134,6 +134,39 @@ end:
     PyBuffer_Release(&body);
     Py_XDECREF(messages);
     Py_XDECREF(offset);
+    return result;
+}
+
+PyObject *alike_frames(PyObject *module, PyObject *args)
+{
+    Py_buffer body;
+    PyObject *crc32, *result = NULL;
+    Py_ssize_t position, least, count_max, data_bytes_max, alike = 0, sound_ones = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*nnnnO", &body, &position, &least, &count_max, &data_bytes_max, &crc32))
+        return NULL;
+    if (position < 0 || position > body.len || data_bytes_max < 0) {
+        PyErr_SetString(PyExc_ValueError, "a position within the body, and sizes from 0 on");
+        goto end;
+    }
+    const unsigned char *first = (const unsigned char *)body.buf + position;
+    Py_ssize_t length = data_length(first, body.len - position, data_bytes_max), size = HEADER_BYTES + length;
+    Py_ssize_t there = length < 0 ? 0 : (body.len - position) / size;
+    for (; alike < there && alike < count_max; alike++) {
+        const unsigned char *at = first + alike * size;
+        if (read_u32(at) != (uint32_t)length || read_u32(at + FLAG_AT) != 0)
+            break;
+    }
+    for (; alike >= least && sound_ones < alike; sound_ones++) {
+        int sound = is_sound(crc32, first + sound_ones * size, length);
+        if (sound < 0)
+            goto end;
+        if (!sound)
+            break;
+    }
+    result = PyLong_FromSsize_t(sound_ones < least ? 0 : sound_ones);
+end:
+    PyBuffer_Release(&body);
     return result;
 }
 

@@ -488,17 +488,68 @@ def test_stamping_what_is_no_batch_raises_without_effect(arguments: tuple[Any, .
     assert arguments[0] == before
 
 
+class Received(ReceivedMessage):
+    """A type that no message elsewhere refers to: what other tests left behind goes when it goes."""
+
+    __slots__ = ()
+
+
 def test_decoding_keeps_no_reference() -> None:
-    body, topic = bytearray(FRAME * 100), "".join(["or", "ders"])
-    held = sys.getrefcount(topic), sys.getrefcount(ONLY), sys.getrefcount(ReceivedMessage)
+    body, topic, partition = bytearray(FRAME * 100), "".join(["or", "ders"]), Partition(3, 4)
+    held = [sys.getrefcount(it) for it in (topic, partition, Received)]
     for _ in range(50):
-        found, end = core.core.plain_messages(ReceivedMessage, topic, ONLY, body, 0, 0, 100, 10, crc32)
+        found, end = core.core.plain_messages(Received, topic, partition, body, 0, 0, 100, 10, crc32)
         assert (len(found), end) == (100, len(body))
-        assert found[0] == ReceivedMessage(topic, ONLY, 0, 7, 0, None, b"hello", len(FRAME))
+        assert found[0] == ReceivedMessage(topic, partition, 0, 7, 0, None, b"hello", len(FRAME))
         payload = found[3].payload
         assert sys.getrefcount(payload) == 3  # the message's, ours, the call's
         del found
-        core.core.plain_messages(ReceivedMessage, topic, ONLY, body, 0, 0, 100, 4, None)
+        core.core.plain_messages(Received, topic, partition, body, 0, 0, 100, 4, None)
         core.core.stamp_frames(bytearray(body), len(body), 100, 7 << 12, 10, 0x4D51, crc32)
+        assert core.core.alike_frames(body, 0, 8, 200, 10, crc32) == 100
     body.append(0)  # no view of it is left
-    assert (sys.getrefcount(topic), sys.getrefcount(ONLY), sys.getrefcount(ReceivedMessage)) == held
+    assert [sys.getrefcount(it) for it in (topic, partition, Received)] == held
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("text", 0, 8, 10, 10, crc32), TypeError),
+        ((FRAME, -1, 8, 10, 10, crc32), ValueError),
+        ((FRAME, len(FRAME) + 1, 8, 10, 10, crc32), ValueError),
+        ((FRAME, 0, 8, 10, -1, crc32), ValueError),
+        ((FRAME, 0, 0, 10, 10, refuse), ZeroDivisionError),
+        ((FRAME, 0, 0, 10, 10, str), TypeError),
+        ((), TypeError),
+    ],
+)
+def test_counting_in_what_is_no_answer_raises(arguments: tuple[Any, ...], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        core.core.alike_frames(*arguments)
+
+
+BROKEN = bytearray(FRAME)
+BROKEN[-1] ^= 1
+COMPRESSED = encode_frame(7, 2, b"hello")
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (FRAME * 100, 100),
+        (FRAME * 8, 8),
+        (FRAME * 7, 0),
+        (FRAME * 8 + FRAME[:-1], 8),
+        (FRAME * 9 + BROKEN + FRAME * 9, 9),
+        (FRAME * 7 + BROKEN + FRAME * 9, 0),
+        (FRAME * 9 + COMPRESSED + FRAME * 9, 9),
+        (FRAME * 9 + encode_frame(7, 0, b"hallo!") * 9, 9),
+        (b"", 0),
+        (FRAME[:19], 0),
+    ],
+)
+def test_messages_of_one_length_are_counted_up_to_another(body: bytes, found: int) -> None:
+    assert core.core.alike_frames(body, 0, 8, len(body), 10, crc32) == found
+    assert core.core.alike_frames(b"!" + body, 1, 8, len(body), 10, crc32) == found
+    assert core.core.alike_frames(body, 0, 8, 8, 10, crc32) == min(found, 8)
+    assert core.core.alike_frames(body, 0, 8, len(body), 4, crc32) == 0

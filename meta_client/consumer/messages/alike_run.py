@@ -10,6 +10,8 @@ from itertools import chain
 from struct import Struct
 from typing import Any, Final
 
+from journal.checksum import crc32
+from meta_client import core
 from meta_client.protocol.frame_columns import checksum_columns
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES
 from meta_client.protocol.requests import Body
@@ -61,9 +63,14 @@ class AlikeRun:
 
 
 def maybe_alike(body: Body, position: int, count_max: int) -> AlikeRun | None:
-    """Return the run of *count_max* messages at *position*, or as many as there are, if all are plain and sound."""
+    """Return the run of *count_max* messages at *position*, or as many as there are, if all are plain and sound.
+
+    The native core needs no *count_max*: it finds where they end."""
     (length,) = _LENGTH.unpack_from(body, position)
     size = HEADER_BYTES + length
+    if core.core is not None:
+        found: int = core.core.alike_frames(body, position, ALIKE_MIN, len(body), DATA_BYTES_MAX, crc32)
+        return AlikeRun(body, position, size, found) if found else None
     if not 0 <= length <= DATA_BYTES_MAX or (count := min(count_max, (len(body) - position) // size)) < ALIKE_MIN:
         return None
     # Strided slices of a view are fifty times as slow as those of what it is a view of, from the first byte on.
