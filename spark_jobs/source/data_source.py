@@ -7,6 +7,7 @@ prefix of the journal; a live broker's may grow from one read to the next, but n
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 # A row is some hundred bytes in Arrow, an item of a list at most some fifty: a batch stays in the low megabytes.
 BATCH_ROWS_MAX = 8192
 BATCH_ITEMS_MAX = 32_768
+PARTITION_BYTES = 8 * 2**20  # a task reads some 50 MB a second, and costs 10 ms
 
 
 def register(spark: SparkSession) -> None:
@@ -36,11 +38,11 @@ def register(spark: SparkSession) -> None:
 
 
 class JournalPartition(InputPartition):
-    """One segment, or the gap of a missing one."""
+    """What one task reads: segments that follow one another, missing ones among them."""
 
-    def __init__(self, segment: SegmentSlice) -> None:
-        super().__init__(segment)
-        self.segment = segment
+    def __init__(self, segments: tuple[SegmentSlice, ...]) -> None:
+        super().__init__(segments)
+        self.segments = segments
 
 
 class JournalDataSource(DataSource):
@@ -76,16 +78,18 @@ class JournalReader(DataSourceReader):
         return [pushed for pushed in filters if not self._filter.take(pushed)]
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition a segment. Raises StorageFailed, ForeignJournal."""
-        return [JournalPartition(segment) for segment in plan(self._place) if self._filter.may_match(segment)]
+        """Return one partition a segment, or for small ones that follow one another. Raises StorageFailed,
+        ForeignJournal."""
+        wanted = [segment for segment in plan(self._place) if self._filter.may_match(segment)]
+        return [JournalPartition(segments) for segments in packed(wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one segment. Raises StorageFailed if retention has deleted it since it was planned: read again."""
+        """Read its segments. Raises StorageFailed if retention has deleted one since it was planned: read again."""
         assert isinstance(partition, JournalPartition)
         matches = self._filter.compiled()
         rows: list[RecordRow] = []
         items = 0
-        for row in self._rows(partition.segment):
+        for row in chain.from_iterable(map(self._rows, partition.segments)):
             if not matches(row):
                 continue
             rows.append(row)
@@ -116,6 +120,20 @@ class JournalReader(DataSourceReader):
                     yield record_row(segment.base, found, with_frames=self._with_frames)
         finally:
             file.close()
+
+
+def packed(segments: Iterable[SegmentSlice]) -> Iterator[tuple[SegmentSlice, ...]]:
+    """Yield *segments* in pieces of PARTITION_BYTES at most, or of one: a task costs more than a few records."""
+    piece: list[SegmentSlice] = []
+    size = 0
+    for segment in segments:
+        if piece and size + segment.size > PARTITION_BYTES:
+            yield tuple(piece)
+            piece, size = [], 0
+        piece.append(segment)
+        size += segment.size
+    if piece:
+        yield tuple(piece)
 
 
 def _batch(rows: list[RecordRow]) -> pa.RecordBatch:

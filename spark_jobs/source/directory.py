@@ -36,7 +36,7 @@ class MissingRange:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSlice:
-    """LSNs [base, end) of the journal, read by one Spark task.
+    """LSNs [base, end) of the journal, read by one task.
 
     *size*: bytes of them in the file, 0 without one. *unreadable*: ranges known to be bad already. *fsynced*: LSN below
     which everything was fsynced, in a directory that was receiving a copy; None if the records say it. *sha256*: of the

@@ -13,7 +13,8 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, N
 from journal.records.header import RecordType
 from journal.records.record import NO_BRANCH, Decision
 from spark_jobs.audit.transforms import record_findings
-from spark_jobs.source.data_source import JournalPartition, JournalReader
+from spark_jobs.source.data_source import PARTITION_BYTES, JournalPartition, JournalReader, packed
+from spark_jobs.source.directory import SegmentSlice
 from tests.spark_jobs.journals import ORDERS, T0, Pen, flip, key, records_of, segment_bases
 
 
@@ -97,7 +98,8 @@ def test_segments_that_cannot_match_are_not_read(honest: Path) -> None:
 
     def planned(*pushed: Filter) -> list[int]:
         made, _ = reader(honest, *pushed)
-        return [part.segment.base for part in made.partitions() if isinstance(part, JournalPartition)]
+        parts = [part for part in made.partitions() if isinstance(part, JournalPartition)]
+        return [segment.base for part in parts for segment in part.segments]
 
     assert planned() == bases
     assert planned(LessThan(("lsn",), bases[1])) == bases[:1]
@@ -105,6 +107,24 @@ def test_segments_that_cannot_match_are_not_read(honest: Path) -> None:
     assert planned(In(("lsn",), (bases[2] + 500, None))) == [bases[2]]
     assert planned(GreaterThan(("end",), bases[1])) == bases[1:]
     assert planned(EqualTo(("end",), bases[1])) == bases[:1], "the first segment's last record ends there"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "pieces"),
+    [
+        ([], []),
+        ([1, 2, 3], [[1, 2, 3]]),
+        ([PARTITION_BYTES, 1], [[PARTITION_BYTES], [1]]),
+        ([1, PARTITION_BYTES - 1, 1, 0, 0], [[1, PARTITION_BYTES - 1], [1, 0, 0]]),
+        ([2 * PARTITION_BYTES, 3 * PARTITION_BYTES], [[2 * PARTITION_BYTES], [3 * PARTITION_BYTES]]),
+        ([0, 2 * PARTITION_BYTES, 0], [[0], [2 * PARTITION_BYTES], [0]]),
+    ],
+)
+def test_small_segments_share_a_task(sizes: list[int], pieces: list[list[int]]) -> None:
+    slices = [SegmentSlice(number, number + 1, size, False) for number, size in enumerate(sizes)]
+    found = list(packed(slices))
+    assert [[segment.size for segment in piece] for piece in found] == pieces
+    assert [segment for piece in found for segment in piece] == slices
 
 
 def test_a_coordinators_record_is_no_brokers(spark: SparkSession, tmp_path: Path) -> None:
