@@ -14,7 +14,8 @@ class MalformedNode(ZooKeeperError):
 
     def __init__(self, path: str, data: bytes, expected: str) -> None:
         shown = repr(data[:80]) + ("..." if len(data) > 80 else "")
-        super().__init__(f"ZooKeeper node {path} holds {shown}, expected {expected}: correct or delete the node")
+        self.problem = f"holds {shown}, expected {expected}"
+        super().__init__(f"ZooKeeper node {path} {self.problem}: correct or delete the node")
         self.path = path
         self.data = data
 

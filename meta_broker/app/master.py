@@ -37,7 +37,7 @@ from meta_broker.version import PRODUCT_VERSION, version_answer
 from zk.brokers.journal_position import JournalPosition
 from zk.brokers.replication import ReplicationNode
 from zk.errors import MalformedNode, ZooKeeperUnavailable
-from zk.tree.paths import JournalKey, Paths
+from zk.tree.paths import BrokerKey, BrokerNode, Paths
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class MasterRole(Role):
         self._is_behind = is_behind(recovered, position)
         if self._is_behind and not is_kept_by_slaves(config.replication.mode, node):
             assert position is not None
-            path = Paths(config.zookeeper_section.root).of(JournalKey(config.broker_id))
+            path = Paths(config.zookeeper_section.root).of(BrokerKey(BrokerNode.JOURNAL, config.broker_id))
             raise stale_copy(config.data, config.broker_id, recovered, position, path, master)
         if self._is_held and recovered.state.epoch:
             # A record of this start would make a copy look newer than its original. An empty directory is no copy.

@@ -13,7 +13,7 @@ from zk.session.ephemerals import EXPIRY_SLACK_S, POLL_S, NodeHolder
 from zk.session.session import ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName, decode_broker_url
-from zk.tree.paths import MasterKey
+from zk.tree.paths import PresenceKey
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class MasterNode:
     ) -> None:
         self._session = session
         self._name = name
-        self._path: Final = session.paths.of(MasterKey(name.broker_id))
+        self._path: Final = session.paths.of(PresenceKey(BrokerName(name.broker_id)))
         self._former = former
         self._insist = insist
         self._cancelled = cancelled

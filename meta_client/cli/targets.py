@@ -10,7 +10,8 @@ from meta_client.errors import NotConnected
 from meta_client.metadata.direct import parse_brokers
 from zk.brokers.cluster import read_brokers
 from zk.tree.broker_url import BrokerUrl
-from zk.tree.paths import BrokerKey, MasterKey
+from zk.tree.nodes import BrokerName
+from zk.tree.paths import BrokerKey, BrokerNode, PresenceKey
 
 
 def where_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -41,8 +42,9 @@ def targets(brokers: tuple[str, ...], zk: str) -> list[tuple[str, BrokerUrl | No
             if entry.master is not None
         }
         for path in client.session.malformed.found:
-            if isinstance(place := client.session.paths.maybe_parse(path), BrokerKey | MasterKey):
-                masters[str(place.broker_id)] = None
+            match client.session.paths.maybe_parse(path):
+                case BrokerKey(BrokerNode.ADDRESS, broker_id) | PresenceKey(BrokerName(broker_id, None)):
+                    masters[str(broker_id)] = None
     if not brokers:
         return list(masters.items())
     for broker in brokers:

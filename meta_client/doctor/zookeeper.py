@@ -7,7 +7,6 @@ operator's to correct, and may be a genuine client's.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from meta_client.batches.decision import decode_decision
 from zk.brokers.journal_position import decode_position
@@ -19,24 +18,19 @@ from zk.tree.claims import decode_epoch
 from zk.tree.nodes import Node, decode_broker_url, decode_offset_node, decode_topic_node, decode_topics
 from zk.tree.paths import (
     BrokerKey,
+    BrokerNode,
     ConsumerKey,
     ConsumerParentKey,
     DecisionTableKey,
-    JournalKey,
-    MasterKey,
     NodeKey,
-    OwnerEpochKey,
-    OwnerKey,
+    PartitionKey,
+    PartitionNode,
+    PresenceKey,
     QueryKey,
-    ReplicationKey,
-    SlaveKey,
-    StoredOffsetKey,
     TopicBrokerKey,
     TopicKind,
     TopicParentKey,
 )
-
-_FOLDERS: Final = (BrokerKey, TopicParentKey, ConsumerParentKey)  # keys of nodes that have children
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ def _examine_below(session: ZooKeeperSession, parent: str) -> Iterator[Malformed
             yield _denied(denied)
         elif key is not None and (node := nodes.get(path)) is not None:
             yield from _examine_node(path, key, node)
-        if (key is None or isinstance(key, _FOLDERS)) and path not in refused:
+        if _is_folder(key) and path not in refused:
             yield from _examine_below(session, path)
 
 
@@ -89,46 +83,56 @@ def _examine_node(path: str, key: NodeKey, node: Node) -> Iterator[MalformedTree
     try:
         _decode(path, key, node)
     except MalformedNode as error:
-        expected = f"holds {str(error).partition(' holds ')[2].rpartition(': ')[0]}"
-        yield MalformedTreeNode(path, expected, node.version, isinstance(key, OwnerEpochKey), _advice(key))
+        yield MalformedTreeNode(path, error.problem, node.version, _is_ours(key), _advice(key))
+
+
+def _is_folder(key: NodeKey | None) -> bool:
+    match key:
+        case None | BrokerKey(BrokerNode.ADDRESS) | TopicParentKey() | ConsumerParentKey():
+            return True
+    return False
+
+
+def _is_ours(key: NodeKey) -> bool:
+    return isinstance(key, PartitionKey) and key.kind is PartitionNode.OWNER_EPOCH
 
 
 def _decode(path: str, key: NodeKey, node: Node) -> None:
     """Read a node as metaq does. Raises MalformedNode."""
     match key:
-        case BrokerKey() | MasterKey() | SlaveKey():
+        case BrokerKey(BrokerNode.ADDRESS) | PresenceKey():
             decode_broker_url(path, node.data)
         case TopicBrokerKey(TopicKind.PUB | TopicKind.SUB, _, name):
             decode_topic_node(path, node.data, name)
         case ConsumerKey():
             decode_topics(path, node.data)
-        case StoredOffsetKey():
+        case PartitionKey(PartitionNode.OFFSET):
             decode_offset_node(path, node.data)
-        case OwnerKey() if not node.session_id:
+        case PartitionKey(PartitionNode.OWNER) if not node.session_id:
             raise MalformedNode(path, node.data, "an ephemeral node, which ends with its owner")
-        case ReplicationKey():
+        case BrokerKey(BrokerNode.REPLICATION):
             decode_replication(path, node.data)
-        case JournalKey():
+        case BrokerKey(BrokerNode.JOURNAL):
             decode_position(path, node.data)
         case DecisionTableKey():
             decode_generation(path, node.data)
         case QueryKey():
             decode_decision(path, node.data)
-        case OwnerEpochKey():
+        case PartitionKey(PartitionNode.OWNER_EPOCH):
             decode_epoch(path, node.data)
 
 
 def _advice(key: NodeKey) -> str:
     match key:
-        case OwnerEpochKey():
+        case PartitionKey(PartitionNode.OWNER_EPOCH):
             return "--apply deletes it: the next claim makes it again"
-        case StoredOffsetKey(group, topic, partition):
+        case PartitionKey(PartitionNode.OFFSET, group, topic, partition):
             return f"metaq groups reset {group} {topic}/{partition} --to earliest, or another place"
-        case ReplicationKey(broker_id):
+        case BrokerKey(BrokerNode.REPLICATION, broker_id):
             return (
                 f"it decides which slaves may be promoted: stop broker {broker_id} and its slaves before you delete it"
             )
-        case JournalKey(broker_id):
+        case BrokerKey(BrokerNode.JOURNAL, broker_id):
             return (
                 f"an older copy of broker {broker_id}'s directory is told by it: make sure that its directory is the "
                 f"newest, then delete it, and the next start writes it"
@@ -140,7 +144,7 @@ def _advice(key: NodeKey) -> str:
             )
         case QueryKey(query):
             return f"it decides about the newest batch of Spark query {query}: end its branches by hand, then delete it"
-        case OwnerKey():
+        case PartitionKey(PartitionNode.OWNER):
             return "no consumer made it: delete it"
     return "end the process that wrote it, or delete it"
 

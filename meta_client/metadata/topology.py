@@ -20,8 +20,8 @@ from zk.forks import invalidate_after_fork
 from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.session.watches import ChildrenChanged, ChildrenWatches
 from zk.tree.broker_url import BrokerUrl
-from zk.tree.nodes import Partition
-from zk.tree.paths import BrokerKey, MasterKey, TopicKind, TopicParentKey, check_name
+from zk.tree.nodes import BrokerName, Partition
+from zk.tree.paths import BrokerKey, PresenceKey, TopicKind, TopicParentKey, check_name
 
 WILDCARD_TOPIC = "*"  # registered by a broker that takes any topic; a topic gets its own nodes on its first put
 RETRY_S = 1.0  # after ZooKeeper failed to answer; a reconnect triggers a retry sooner
@@ -148,15 +148,19 @@ class Topology:
         """Return broker ids that crashed: not among *masters*, and their address is still registered, which a clean
         stop removes (spec 6.4), or can't be read. Raises ZooKeeperError."""
         paths = self._session.paths
-        ids = [
-            place.broker_id
+        addresses = {
+            place.broker_id: path
             for child in self._session.children(paths.brokers)
-            if isinstance(place := paths.maybe_parse(f"{paths.brokers}/{child}"), BrokerKey)
-        ]
-        nodes, refused = self._session.read_readable([paths.of(BrokerKey(broker_id)) for broker_id in ids])
+            if isinstance(place := paths.maybe_parse(path := f"{paths.brokers}/{child}"), BrokerKey)
+        }
+        nodes, refused = self._session.read_readable(addresses.values())
         addressed = {path for path, node in nodes.items() if node.data.strip()} | refused.keys()
         skipped = self._session.malformed.found  # by read_masters
-        there = {i for i in ids if paths.of(BrokerKey(i)) in addressed or paths.of(MasterKey(i)) in skipped}
+        there = {
+            broker_id
+            for broker_id, path in addresses.items()
+            if path in addressed or paths.of(PresenceKey(BrokerName(broker_id))) in skipped
+        }
         return there.difference(masters)
 
     def master_url(self, broker_id: int) -> BrokerUrl | None:

@@ -10,17 +10,7 @@ from zk.errors import RefusedNode
 from zk.session.session import ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName, Partition, TopicNode, decode_broker_url, decode_topic_node, string_order
-from zk.tree.paths import (
-    BrokerKey,
-    JournalKey,
-    MasterKey,
-    ReplicationKey,
-    SlaveKey,
-    TopicKind,
-    TopicParentKey,
-    is_name,
-    slave_id_of,
-)
+from zk.tree.paths import BrokerKey, BrokerNode, PresenceKey, TopicKind, TopicParentKey, is_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +65,7 @@ def known_broker_ids(session: ZooKeeperSession) -> set[int]:
     nodes = [paths.maybe_parse(f"{paths.brokers}/{child}") for child in session.children(paths.brokers)]
     nodes += [paths.maybe_parse(f"{own}/{child}/replication") for child in session.children(own)]
     nodes += [paths.maybe_parse(f"{journals}/{child}") for child in session.children(journals)]
-    return {node.broker_id for node in nodes if isinstance(node, BrokerKey | ReplicationKey | JournalKey)}
+    return {node.broker_id for node in nodes if isinstance(node, BrokerKey)}
 
 
 def read_brokers(session: ZooKeeperSession) -> dict[int, BrokerEntry]:
@@ -83,7 +73,7 @@ def read_brokers(session: ZooKeeperSession) -> dict[int, BrokerEntry]:
     them."""
     paths = session.paths
     places = [paths.maybe_parse(f"{paths.brokers}/{child}") for child in session.children(paths.brokers)]
-    wanted: dict[str, MasterKey | SlaveKey] = {}
+    wanted: dict[str, BrokerName] = {}
     for place in places:
         if isinstance(place, BrokerKey):
             try:
@@ -100,30 +90,24 @@ def read_broker(session: ZooKeeperSession, broker_id: int) -> BrokerEntry:
     return _entries(wanted, urls).get(broker_id, BrokerEntry())
 
 
-def _nodes_of(session: ZooKeeperSession, broker_id: int) -> dict[str, MasterKey | SlaveKey]:
+def _nodes_of(session: ZooKeeperSession, broker_id: int) -> dict[str, BrokerName]:
     paths = session.paths
-    wanted: dict[str, MasterKey | SlaveKey] = {}
-    for child in session.children(paths.of(BrokerKey(broker_id))):
-        if child == "master":
-            wanted[paths.of(MasterKey(broker_id))] = MasterKey(broker_id)
-        elif (slave_id := slave_id_of(child)) is not None:
-            wanted[paths.of(SlaveKey(broker_id, slave_id))] = SlaveKey(broker_id, slave_id)
-    return wanted
+    parent = paths.of(BrokerKey(BrokerNode.ADDRESS, broker_id))
+    places = {path: paths.maybe_parse(path) for path in (f"{parent}/{child}" for child in session.children(parent))}
+    return {path: place.name for path, place in places.items() if isinstance(place, PresenceKey)}
 
 
-def _entries(
-    wanted: Mapping[str, MasterKey | SlaveKey], urls: Mapping[str, BrokerUrl | None]
-) -> dict[int, BrokerEntry]:
+def _entries(wanted: Mapping[str, BrokerName], urls: Mapping[str, BrokerUrl | None]) -> dict[int, BrokerEntry]:
     masters: dict[int, BrokerUrl] = {}
     slaves: dict[int, dict[int, BrokerUrl]] = {}
     for path, url in urls.items():
         if url is None:
             continue
-        match wanted[path]:
-            case MasterKey(broker_id):
-                masters[broker_id] = url
-            case SlaveKey(broker_id, slave_id):
-                slaves.setdefault(broker_id, {})[slave_id] = url
+        name = wanted[path]
+        if name.slave_id is None:
+            masters[name.broker_id] = url
+        else:
+            slaves.setdefault(name.broker_id, {})[name.slave_id] = url
     return {
         broker_id: BrokerEntry(masters.get(broker_id), slaves.get(broker_id, {}))
         for broker_id in sorted(masters.keys() | slaves.keys())

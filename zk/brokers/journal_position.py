@@ -5,12 +5,13 @@ the node's position is an older copy, or has lost acknowledged records: offsets 
 before.
 """
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
 
 from zk.brokers.json_node import JsonNode
-from zk.tree.paths import JournalKey
+from zk.tree.paths import BrokerKey, BrokerNode
 
 _TEXT_MAX = 1024
 
@@ -35,5 +36,6 @@ class JournalPosition(msgspec.Struct, frozen=True, kw_only=True):
         return self.epoch, self.incarnation, self.end
 
 
-_NODES = JsonNode(JournalPosition, JournalKey, 8 * 1024, "what a metaq broker writes about its journal")
+_KEY = partial(BrokerKey, BrokerNode.JOURNAL)
+_NODES = JsonNode(JournalPosition, _KEY, 8 * 1024, "what a metaq broker writes about its journal")
 read_position, decode_position, write_position = _NODES.read, _NODES.decode, _NODES.write

@@ -14,7 +14,7 @@ from zk.session.ephemerals import NodeHolder, claim_waiting, release, release_ma
 from zk.session.session import ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName, TopicNode
-from zk.tree.paths import BrokerKey, ConfigChecksumKey, InvalidName, MasterKey, SlaveKey, TopicBrokerKey, TopicKind
+from zk.tree.paths import BrokerKey, BrokerNode, InvalidName, PresenceKey, TopicBrokerKey, TopicKind
 from zk.tree.transactions import Create, Transaction
 
 _log = logging.getLogger(__name__)
@@ -73,8 +73,7 @@ class BrokerRegistration:
     @property
     def presence_path(self) -> str:
         """Path of the node that holds the id: ``ids/B/master`` or ``ids/B/slaveS``."""
-        broker_id, slave_id = self._name.broker_id, self._name.slave_id
-        return self._session.paths.of(MasterKey(broker_id) if slave_id is None else SlaveKey(broker_id, slave_id))
+        return self._session.paths.of(PresenceKey(self._name))
 
     def register(self, progress: Callable[[str], None] = _log.warning) -> None:
         """Register the broker, then its topics; the port must be open already.
@@ -225,11 +224,11 @@ class BrokerRegistration:
 
     @property
     def _path_of_broker(self) -> str:
-        return self._session.paths.of(BrokerKey(self._name.broker_id))
+        return self._session.paths.of(BrokerKey(BrokerNode.ADDRESS, self._name.broker_id))
 
     @property
     def _path_of_checksum(self) -> str:
-        return self._session.paths.of(ConfigChecksumKey(self._name.broker_id))
+        return self._session.paths.of(BrokerKey(BrokerNode.CONFIG_CHECKSUM, self._name.broker_id))
 
     def _path_of_topic(self, kind: TopicKind, topic: str) -> str:
         return self._session.paths.of(TopicBrokerKey(kind, topic, self._name))

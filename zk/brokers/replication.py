@@ -5,6 +5,7 @@ here before it touches a directory. From then on the former master cannot remove
 must do before it acknowledges anything without that slave.
 """
 
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from zk.brokers.json_node import JsonNode, Versioned
 from zk.errors import ZooKeeperError
 from zk.session.session import ZooKeeperSession
-from zk.tree.paths import ReplicationKey
+from zk.tree.paths import BrokerKey, BrokerNode
 
 SLAVES_MAX = 1024
 EPOCH_MAX = 2**31 - 1
@@ -38,7 +39,8 @@ class ReplicationNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 VersionedReplication = Versioned[ReplicationNode]
-_NODES = JsonNode(ReplicationNode, ReplicationKey, 64 * 1024, "what a metaq broker writes about its replication")
+_KEY = partial(BrokerKey, BrokerNode.REPLICATION)
+_NODES = JsonNode(ReplicationNode, _KEY, 64 * 1024, "what a metaq broker writes about its replication")
 read_replication, decode_replication, write_replication = _NODES.read, _NODES.decode, _NODES.write
 
 
@@ -67,7 +69,7 @@ def claim_epoch(
     node = msgspec.structs.replace(former, epoch=epoch, master="", claimed_by=who[:_TEXT_MAX])
     if write_replication(session, broker_id, node, found.version) is None:
         raise EpochTaken(
-            f"another process wrote {session.paths.of(ReplicationKey(broker_id))} in the meantime: look up the master "
+            f"another process wrote {session.paths.of(_KEY(broker_id))} in the meantime: look up the master "
             f"of broker {broker_id} now, then try again"
         )
     return epoch

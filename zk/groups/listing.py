@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from zk.errors import RefusedNode
 from zk.session.session import ZooKeeperSession
 from zk.tree.nodes import OffsetNode, Partition, decode_offset_node, decode_topics, string_order
-from zk.tree.paths import ConsumerParentKey, OwnerKey, StoredOffsetKey, is_name
+from zk.tree.paths import ConsumerParentKey, PartitionKey, PartitionNode, is_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def list_group(session: ZooKeeperSession, group: str) -> GroupListing:
         for child in _children(session, f"{paths.groups}/{group}/{folder}/{topic}")
         if (partition := Partition.maybe_parse(child)) is not None
     }
-    owner_paths = {key: paths.of(OwnerKey(group, *key)) for key in places}
-    offset_paths = {key: paths.of(StoredOffsetKey(group, *key)) for key in places}
+    owner_paths = {key: paths.of(PartitionKey(PartitionNode.OWNER, group, *key)) for key in places}
+    offset_paths = {key: paths.of(PartitionKey(PartitionNode.OFFSET, group, *key)) for key in places}
     read, reader = session.malformed.read, session.read_readable
     owners = read(reader, owner_paths.values(), lambda _, data: data.decode(errors="replace"))
     offsets = read(reader, offset_paths.values(), decode_offset_node)

@@ -7,7 +7,7 @@ from zk.groups.ownership import owner_paths
 from zk.session.session import ZooKeeperSession
 from zk.tree.claims import Claimed, OwnedBy, ownership_check, plan_fencing
 from zk.tree.nodes import OffsetNode, Partition, TopicPartition, decode_offset_node
-from zk.tree.paths import StoredOffsetKey
+from zk.tree.paths import PartitionKey, PartitionNode
 from zk.tree.transactions import Check, Create, RefusalReason, Transaction, Write
 
 
@@ -111,4 +111,4 @@ class ZooKeeperOffsets:
         return (*fence, Write(path, data) if exists else Create(path, data))
 
     def _path(self, key: TopicPartition) -> str:
-        return self._session.paths.of(StoredOffsetKey(self._group, *key))
+        return self._session.paths.of(PartitionKey(PartitionNode.OFFSET, self._group, *key))

@@ -6,7 +6,7 @@ from zk.errors import MalformedNode, RefusedNode
 from zk.session.session import ZooKeeperSession
 from zk.tree.claims import Claimed, OwnedBy, OwnerPaths, Unclaimable, plan_claim, plan_release
 from zk.tree.nodes import Partition, TopicPartition
-from zk.tree.paths import OwnerEpochKey, OwnerKey, Paths
+from zk.tree.paths import PartitionKey, PartitionNode, Paths
 from zk.tree.transactions import Create, RefusalReason, Remove, Transaction
 
 ClaimOutcome = Claimed | OwnedBy | Unclaimable
@@ -107,7 +107,10 @@ class Ownership:
 
 def owner_paths(paths: Paths, group: str, key: TopicPartition) -> OwnerPaths:
     """Return the paths of a partition's owner and epoch nodes."""
-    return OwnerPaths(paths.of(OwnerKey(group, *key)), paths.of(OwnerEpochKey(group, *key)))
+    return OwnerPaths(
+        paths.of(PartitionKey(PartitionNode.OWNER, group, *key)),
+        paths.of(PartitionKey(PartitionNode.OWNER_EPOCH, group, *key)),
+    )
 
 
 def read_owned(session: ZooKeeperSession, group: str, topic: str) -> frozenset[Partition]:

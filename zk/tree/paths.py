@@ -1,21 +1,21 @@
 """Builds and parses every path of the tree (spec 6.2). Pure.
 
-ROOT/brokers/ids/B                    master URL, persistent (old clients)      BrokerKey
-ROOT/brokers/ids/B/master             master URL                                MasterKey
-ROOT/brokers/ids/B/slaveS             slave URL                                 SlaveKey
-ROOT/brokers/ids/B/master_config_checksum   CRC-32 of server.ini                ConfigChecksumKey
+ROOT/brokers/ids/B                    master URL, persistent (old clients)      BrokerKey, ADDRESS
+ROOT/brokers/ids/B/master             master URL                                PresenceKey
+ROOT/brokers/ids/B/slaveS             slave URL                                 PresenceKey
+ROOT/brokers/ids/B/master_config_checksum   CRC-32 of server.ini                BrokerKey, CONFIG_CHECKSUM
 ROOT/brokers/topics/T/B-m             partition count (clients before 1.4.3)    TopicBrokerKey, LEGACY
 ROOT/brokers/topics-pub/T/B-m         topic JSON, when T may be published       TopicBrokerKey, PUB
 ROOT/brokers/topics-sub/T/B-m         topic JSON, when T may be subscribed to   TopicBrokerKey, SUB
 ROOT/brokers/topics-pub/T             parent of those                           TopicParentKey
 ROOT/consumers/G/ids/C                topics of consumer C                      ConsumerKey
-ROOT/consumers/G/owners/T/B-p         consumer id of the owner                  OwnerKey
-ROOT/consumers/G/offsets/T/B-p        message id and offset                     StoredOffsetKey
-ROOT/metaq/brokers/B/replication      epoch, slaves in sync (metaq's own)       ReplicationKey
-ROOT/metaq/journals/B                 how far its journal was (metaq's own)     JournalKey
+ROOT/consumers/G/owners/T/B-p         consumer id of the owner                  PartitionKey, OWNER
+ROOT/consumers/G/offsets/T/B-p        message id and offset                     PartitionKey, OFFSET
+ROOT/metaq/brokers/B/replication      epoch, slaves in sync (metaq's own)       BrokerKey, REPLICATION
+ROOT/metaq/journals/B                 how far its journal was (metaq's own)     BrokerKey, JOURNAL
 ROOT/metaq/tables/I                   generation of decision table I (metaq's)  DecisionTableKey
 ROOT/metaq/spark/Q                    newest decision of query Q (metaq's own)  QueryKey
-ROOT/metaq/epochs/G/T/B-p             number of claims so far (metaq's own)     OwnerEpochKey
+ROOT/metaq/epochs/G/T/B-p             number of claims so far (metaq's own)     PartitionKey, OWNER_EPOCH
 """
 
 import re
@@ -49,25 +49,32 @@ class TopicKind(Enum):
 _TOPIC_FOLDERS = frozenset(kind.value for kind in TopicKind)
 
 
+class BrokerNode(Enum):
+    """The nodes of a broker id, one of each. The value: its path below the root."""
+
+    ADDRESS = "brokers/ids/{}"
+    CONFIG_CHECKSUM = "brokers/ids/{}/master_config_checksum"
+    REPLICATION = "metaq/brokers/{}/replication"
+    JOURNAL = "metaq/journals/{}"
+
+
+class PartitionNode(Enum):
+    """The nodes of a group's partition, one of each. The value: its path below the root."""
+
+    OWNER = "consumers/{}/owners/{}/{}"
+    OFFSET = "consumers/{}/offsets/{}/{}"
+    OWNER_EPOCH = "metaq/epochs/{}/{}/{}"
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerKey:
+    kind: BrokerNode
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class MasterKey:
-    broker_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class SlaveKey:
-    broker_id: int
-    slave_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChecksumKey:
-    broker_id: int
+class PresenceKey:
+    name: BrokerName
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +102,11 @@ class ConsumerKey:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerKey:
+class PartitionKey:
+    kind: PartitionNode
     group: str
     topic: str
     partition: Partition
-
-
-@dataclass(frozen=True, slots=True)
-class StoredOffsetKey:
-    group: str
-    topic: str
-    partition: Partition
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicationKey:
-    broker_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class JournalKey:
-    broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,29 +119,16 @@ class QueryKey:
     query: str
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerEpochKey:
-    group: str
-    topic: str
-    partition: Partition
-
-
 NodeKey = (
     BrokerKey
-    | MasterKey
-    | SlaveKey
-    | ConfigChecksumKey
+    | PresenceKey
     | TopicParentKey
     | TopicBrokerKey
     | ConsumerParentKey
     | ConsumerKey
-    | OwnerKey
-    | StoredOffsetKey
-    | ReplicationKey
-    | JournalKey
+    | PartitionKey
     | DecisionTableKey
     | QueryKey
-    | OwnerEpochKey
 )
 
 
@@ -181,36 +159,24 @@ class Paths:
     def of(self, key: NodeKey) -> str:
         """Return the path of a node. Raises InvalidName for a topic, group or consumer id that cannot be a node."""
         match key:
-            case BrokerKey(broker_id):
-                return f"{self.brokers}/{broker_id}"
-            case MasterKey(broker_id):
-                return f"{self.brokers}/{broker_id}/master"
-            case SlaveKey(broker_id, slave_id):
-                return f"{self.brokers}/{broker_id}/slave{slave_id}"
-            case ConfigChecksumKey(broker_id):
-                return f"{self.brokers}/{broker_id}/master_config_checksum"
-            case TopicParentKey(kind, topic):
-                return f"{self.topics(kind)}/{check_name(topic)}"
-            case TopicBrokerKey(kind, topic, broker):
-                return f"{self.topics(kind)}/{check_name(topic)}/{broker}"
+            case BrokerKey(kind, broker_id):
+                return f"{self.root}/{kind.value.format(broker_id)}"
+            case PresenceKey(BrokerName(broker_id, slave_id)):
+                return f"{self.brokers}/{broker_id}/{'master' if slave_id is None else f'slave{slave_id}'}"
+            case TopicParentKey(folder, topic):
+                return f"{self.topics(folder)}/{check_name(topic)}"
+            case TopicBrokerKey(folder, topic, broker):
+                return f"{self.topics(folder)}/{check_name(topic)}/{broker}"
             case ConsumerParentKey(group):
                 return f"{self.groups}/{check_name(group)}/ids"
             case ConsumerKey(group, consumer_id):
                 return f"{self.groups}/{check_name(group)}/ids/{check_name(consumer_id)}"
-            case OwnerKey(group, topic, partition):
-                return f"{self.owners(group, topic)}/{partition}"
-            case StoredOffsetKey(group, topic, partition):
-                return f"{self.groups}/{check_name(group)}/offsets/{check_name(topic)}/{partition}"
-            case ReplicationKey(broker_id):
-                return f"{self.root}/metaq/brokers/{broker_id}/replication"
-            case JournalKey(broker_id):
-                return f"{self.root}/metaq/journals/{broker_id}"
+            case PartitionKey(node, group, topic, partition):
+                return f"{self.root}/{node.value.format(check_name(group), check_name(topic), partition)}"
             case DecisionTableKey(table_id):
                 return f"{self.root}/metaq/tables/{check_name(table_id)}"
             case QueryKey(query):
                 return f"{self.root}/metaq/spark/{check_name(query)}"
-            case OwnerEpochKey(group, topic, partition):
-                return f"{self.root}/metaq/epochs/{check_name(group)}/{check_name(topic)}/{partition}"
         assert_never(key)
 
     def owners(self, group: str, topic: str) -> str:
@@ -234,41 +200,33 @@ class Paths:
                 return ConsumerParentKey(group)
             case ["consumers", group, "ids", consumer_id] if group and consumer_id:
                 return ConsumerKey(group, consumer_id)
-            case ["consumers", group, ("owners" | "offsets") as folder, topic, name] if group and topic:
-                if (partition := Partition.maybe_parse(name)) is None:
-                    return None
-                kind = OwnerKey if folder == "owners" else StoredOffsetKey
-                return kind(group, topic, partition)
+            case ["consumers", group, "owners", topic, name]:
+                return _partition_key(PartitionNode.OWNER, group, topic, name)
+            case ["consumers", group, "offsets", topic, name]:
+                return _partition_key(PartitionNode.OFFSET, group, topic, name)
+            case ["metaq", "epochs", group, topic, name]:
+                return _partition_key(PartitionNode.OWNER_EPOCH, group, topic, name)
             case ["metaq", "brokers", broker, "replication"] if _NUMBER.fullmatch(broker):
-                return ReplicationKey(int(broker))
+                return BrokerKey(BrokerNode.REPLICATION, int(broker))
             case ["metaq", "journals", broker] if _NUMBER.fullmatch(broker):
-                return JournalKey(int(broker))
+                return BrokerKey(BrokerNode.JOURNAL, int(broker))
             case ["metaq", "tables", table_id] if table_id:
                 return DecisionTableKey(table_id)
             case ["metaq", "spark", query] if query:
                 return QueryKey(query)
-            case ["metaq", "epochs", group, topic, name] if group and topic:
-                claimed = Partition.maybe_parse(name)
-                return None if claimed is None else OwnerEpochKey(group, topic, claimed)
         return None
-
-
-def slave_id_of(child: str) -> int | None:
-    """Return the id in a child ``slaveS`` of a broker's node; None for other children."""
-    match = _SLAVE.fullmatch(child)
-    return int(match[1]) if match else None
 
 
 def _broker_key(broker_id: int, rest: list[str]) -> NodeKey | None:
     match rest:
         case []:
-            return BrokerKey(broker_id)
+            return BrokerKey(BrokerNode.ADDRESS, broker_id)
         case ["master"]:
-            return MasterKey(broker_id)
+            return PresenceKey(BrokerName(broker_id))
         case ["master_config_checksum"]:
-            return ConfigChecksumKey(broker_id)
-        case [child] if (slave_id := slave_id_of(child)) is not None:
-            return SlaveKey(broker_id, slave_id)
+            return BrokerKey(BrokerNode.CONFIG_CHECKSUM, broker_id)
+        case [child] if (slave := _SLAVE.fullmatch(child)) is not None:
+            return PresenceKey(BrokerName(broker_id, int(slave[1])))
     return None
 
 
@@ -279,6 +237,11 @@ def _topic_key(kind: TopicKind, topic: str, rest: list[str]) -> NodeKey | None:
         case [child] if (broker := BrokerName.maybe_parse(child)) is not None:
             return TopicBrokerKey(kind, topic, broker)
     return None
+
+
+def _partition_key(kind: PartitionNode, group: str, topic: str, name: str) -> PartitionKey | None:
+    partition = Partition.maybe_parse(name)
+    return PartitionKey(kind, group, topic, partition) if group and topic and partition is not None else None
 
 
 def parent_of(path: str) -> str:

@@ -8,19 +8,15 @@ from zk.tree.nodes import BrokerName, Partition
 from zk.tree.paths import (
     NAME_CHARACTERS_MAX,
     BrokerKey,
-    ConfigChecksumKey,
+    BrokerNode,
     ConsumerKey,
     ConsumerParentKey,
     InvalidName,
-    JournalKey,
-    MasterKey,
     NodeKey,
-    OwnerEpochKey,
-    OwnerKey,
+    PartitionKey,
+    PartitionNode,
     Paths,
-    ReplicationKey,
-    SlaveKey,
-    StoredOffsetKey,
+    PresenceKey,
     TopicBrokerKey,
     TopicKind,
     TopicParentKey,
@@ -28,12 +24,13 @@ from zk.tree.paths import (
 )
 
 pytestmark = pytest.mark.scenario("A09")
+FIRST, SECOND = Partition(0, 0), Partition(0, 1)
 
 GOLDEN: list[tuple[NodeKey, str]] = [
-    (BrokerKey(0), "/meta/brokers/ids/0"),
-    (MasterKey(0), "/meta/brokers/ids/0/master"),
-    (SlaveKey(0, 1), "/meta/brokers/ids/0/slave1"),
-    (ConfigChecksumKey(0), "/meta/brokers/ids/0/master_config_checksum"),
+    (BrokerKey(BrokerNode.ADDRESS, 0), "/meta/brokers/ids/0"),
+    (PresenceKey(BrokerName(0)), "/meta/brokers/ids/0/master"),
+    (PresenceKey(BrokerName(0, 1)), "/meta/brokers/ids/0/slave1"),
+    (BrokerKey(BrokerNode.CONFIG_CHECKSUM, 0), "/meta/brokers/ids/0/master_config_checksum"),
     (TopicBrokerKey(TopicKind.LEGACY, "meta-test", BrokerName(0)), "/meta/brokers/topics/meta-test/0-m"),
     (TopicBrokerKey(TopicKind.LEGACY, "meta-test", BrokerName(0, 1)), "/meta/brokers/topics/meta-test/0-s1"),
     (TopicBrokerKey(TopicKind.PUB, "meta-test", BrokerName(0)), "/meta/brokers/topics-pub/meta-test/0-m"),
@@ -41,11 +38,11 @@ GOLDEN: list[tuple[NodeKey, str]] = [
     (TopicParentKey(TopicKind.SUB, "meta-test"), "/meta/brokers/topics-sub/meta-test"),
     (ConsumerParentKey("g1"), "/meta/consumers/g1/ids"),
     (ConsumerKey("g1", "g1_10.0.0.20-4711-0b"), "/meta/consumers/g1/ids/g1_10.0.0.20-4711-0b"),
-    (OwnerKey("g1", "meta-test", Partition(0, 1)), "/meta/consumers/g1/owners/meta-test/0-1"),
-    (StoredOffsetKey("g1", "meta-test", Partition(0, 0)), "/meta/consumers/g1/offsets/meta-test/0-0"),
-    (ReplicationKey(0), "/meta/metaq/brokers/0/replication"),
-    (JournalKey(0), "/meta/metaq/journals/0"),
-    (OwnerEpochKey("g1", "meta-test", Partition(0, 1)), "/meta/metaq/epochs/g1/meta-test/0-1"),
+    (PartitionKey(PartitionNode.OWNER, "g1", "meta-test", SECOND), "/meta/consumers/g1/owners/meta-test/0-1"),
+    (PartitionKey(PartitionNode.OFFSET, "g1", "meta-test", FIRST), "/meta/consumers/g1/offsets/meta-test/0-0"),
+    (BrokerKey(BrokerNode.REPLICATION, 0), "/meta/metaq/brokers/0/replication"),
+    (BrokerKey(BrokerNode.JOURNAL, 0), "/meta/metaq/journals/0"),
+    (PartitionKey(PartitionNode.OWNER_EPOCH, "g1", "meta-test", SECOND), "/meta/metaq/epochs/g1/meta-test/0-1"),
 ]
 names = st.text(st.characters(codec="ascii", exclude_characters="/", min_codepoint=32, max_codepoint=126), min_size=1)
 
@@ -58,19 +55,19 @@ def test_the_tree(place: NodeKey, path: str) -> None:
 
 @pytest.mark.parametrize("root", ["meta", "/meta", "/meta/", "meta/"])
 def test_the_root_is_normalised(root: str) -> None:
-    assert Paths(root).of(MasterKey(3)) == "/meta/brokers/ids/3/master"
+    assert Paths(root).of(PresenceKey(BrokerName(3))) == "/meta/brokers/ids/3/master"
 
 
 def test_another_root() -> None:
-    assert Paths("/a/b").of(MasterKey(3)) == "/a/b/brokers/ids/3/master"
+    assert Paths("/a/b").of(PresenceKey(BrokerName(3))) == "/a/b/brokers/ids/3/master"
     assert Paths("/a/b").maybe_parse("/meta/brokers/ids/3/master") is None
-    assert Paths("/").of(MasterKey(3)) == "/brokers/ids/3/master"
-    assert Paths("/").maybe_parse("/brokers/ids/3/master") == MasterKey(3)
+    assert Paths("/").of(PresenceKey(BrokerName(3))) == "/brokers/ids/3/master"
+    assert Paths("/").maybe_parse("/brokers/ids/3/master") == PresenceKey(BrokerName(3))
 
 
 @given(names.filter(lambda name: name not in {".", ".."}), names.filter(lambda name: name not in {".", ".."}))
 def test_names_come_back(group: str, topic: str) -> None:
-    owner = OwnerKey(group, topic, Partition(1, 2))
+    owner = PartitionKey(PartitionNode.OWNER, group, topic, Partition(1, 2))
     assert Paths().maybe_parse(Paths().of(owner)) == owner
 
 
