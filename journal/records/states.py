@@ -5,9 +5,10 @@ the table lacks is a protocol error with the text and code of spec 2.7.
 """
 
 from collections.abc import Mapping
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Final
 
+from journal.records.state_table import IdentityEnum
 from journal.records.xid import BranchKey, LocalKey
 
 
@@ -29,7 +30,7 @@ class XaCode(IntEnum):
     XAER_DUPID = -8
 
 
-class BranchState(Enum):
+class BranchState(IdentityEnum):
     """State of a branch."""
 
     START = 0
@@ -39,10 +40,9 @@ class BranchState(Enum):
     HEUR_COMMIT = 4  # an operator committed it; lasts until it is forgotten, like the next two
     HEUR_ROLLBACK = 5
     HEUR_COMPLETE = 6  # an operator removed it, neither committed nor rolled back
-    __hash__ = object.__hash__  # for fast table look-ups: an enumeration's own hash is a Python call
 
 
-class BranchEvent(Enum):
+class BranchEvent(IdentityEnum):
     """Event that may change the state of a branch."""
 
     PUT = "put"
@@ -55,7 +55,6 @@ class BranchEvent(Enum):
     HEURISTIC_ROLLBACK = "heuristic rollback"
     HEURISTIC_COMPLETE = "heuristic completion"
     FORGET = "forget"
-    __hash__ = object.__hash__
 
 
 class VerbRefused(Exception):

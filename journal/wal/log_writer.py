@@ -15,13 +15,14 @@ from typing import Any, Generic, TypeVar
 
 from journal.errors import JournalClosed, StorageFailed
 from journal.records.header import Lsn
+from journal.records.state_table import walk
 from journal.wal.background_sync import BackgroundSync
 from journal.wal.flush_mode import FlushMode
 from journal.wal.histogram import BYTES, Histogram
 from journal.wal.inline_commit import INLINE_BYTES_MAX, InlinePolicy, LoopHooks
 from journal.wal.segments import Segments
 from journal.wal.storage_file import Buffer, StorageFile
-from journal.wal.writer_state import CLOSED, LOOP_WRITES, WAKES_THREAD, E, S, next_state
+from journal.wal.writer_state import CLOSED, LOOP_WRITES, NEXT, WAKES_THREAD, E, S
 
 # Limit of one write. Below, fsync dominates; above, requests wait for all bytes, then all replies leave at once:
 # producer, loop and disk alternate instead of working in parallel.
@@ -117,7 +118,7 @@ class LogWriter(ABC, Generic[Item]):
 
     def _enter(self, event: E) -> None:
         """Enter the state after *event*, and wake the thread if that makes it its turn. Under the lock."""
-        before, self._state = self._state, next_state(self._state, event)
+        before, self._state = self._state, walk(NEXT, self._state, event)
         if self._state is not before and self._state in WAKES_THREAD and self._wake_up.locked():
             self._wake_up.release()
 

@@ -5,11 +5,12 @@ which. Entering a state in which the thread has work wakes it, so nothing queued
 """
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Final
 
+from journal.records.state_table import IdentityEnum
 
-class WriterState(Enum):
+
+class WriterState(IdentityEnum):
     """State of a log writer."""
 
     IDLE = "idle"  # nobody writes, the thread sleeps
@@ -20,10 +21,9 @@ class WriterState(Enum):
     CLOSING = "closing"  # the thread writes the rest, and ends
     LAST = "last batch"  # the thread has taken the last batch
     FAILED = "failed"  # a write or fsync failed: nobody writes any more
-    __hash__ = object.__hash__  # for fast table look-ups: an enumeration's own hash is a Python call
 
 
-class WriterEvent(Enum):
+class WriterEvent(IdentityEnum):
     """Event that may change the state of a log writer."""
 
     CALL = "call"  # what is queued, or the fsync requested, is for the thread
@@ -34,7 +34,6 @@ class WriterEvent(Enum):
     REST = "rest"  # the thread finds nothing to do
     CLOSE = "close"
     FAIL = "fail"
-    __hash__ = object.__hash__
 
 
 S = WriterState
@@ -90,8 +89,3 @@ NEXT: Final[Mapping[S, Mapping[E, S]]] = {
 WAKES_THREAD: Final = frozenset({S.THREAD, S.CLOSING, S.FAILED})  # entered: it has work, or must end
 LOOP_WRITES: Final = frozenset({S.INLINE, S.INLINE_CALLED, S.INLINE_CLOSING})
 CLOSED: Final = frozenset({S.INLINE_CLOSING, S.CLOSING, S.LAST, S.FAILED})  # nothing more is queued
-
-
-def next_state(state: WriterState, event: WriterEvent) -> WriterState:
-    """Return the state after *event*. Raises KeyError for an event that cannot happen there."""
-    return NEXT[state][event]

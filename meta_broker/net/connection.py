@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import cast
 
 from journal.errors import StorageFailed
+from journal.records.state_table import walk
 from journal.records.xid import BranchKey, LocalKey
 from journal.state.live_branch import LiveBranch
 from meta_broker.access.principal import Principal
 from meta_broker.handlers.context import Attach, WaitingFetch
 from meta_broker.handlers.dispatch import Dispatcher, Handled
 from meta_broker.net.connection_owner import ConnectionBounds, ConnectionOwner
-from meta_broker.net.connection_state import HANDLES, Block, ConnectionEvent, ConnectionState, next_state
+from meta_broker.net.connection_state import HANDLES, NEXT, Block, ConnectionEvent, ConnectionState
 from meta_broker.net.identified import UNKNOWN_LIMITS, Identified
 from meta_broker.net.reply_queue import ReplyQueue
 from meta_broker.net.request_receiver import RequestReceiver
@@ -67,7 +68,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         taken = cast(asyncio.Transport, transport)
         if self._owner.opened(self, taken):
-            self._state = next_state(self._state, ConnectionEvent.ACCEPTED)
+            self._state = walk(NEXT, self._state, ConnectionEvent.ACCEPTED)
             self._transport = taken
             self._transport.set_write_buffer_limits(high=self._bounds.unsent_bytes_max)
             if self._dispatcher.gate is not None and self.principal is None:
@@ -95,7 +96,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             if self._state is ConnectionState.OPEN:
                 log.warning("connection closed conn=%s reason=%s", self.name, error)
                 self._requests.extend(self._receiver.completed_before_failure)
-            self._state = next_state(self._state, ConnectionEvent.INPUT_INVALID)
+            self._state = walk(NEXT, self._state, ConnectionEvent.INPUT_INVALID)
         self._count(nbytes, made_progress=len(self._requests) > waiting)
 
     def _count(self, nbytes: int, *, made_progress: bool) -> None:
@@ -218,7 +219,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             woken = [each for each in self._requests if isinstance(each, WaitingFetch)]
             self._requests.clear()
             self._receiver.discard()
-            self._state = next_state(self._state, ConnectionEvent.QUIT)
+            self._state = walk(NEXT, self._state, ConnectionEvent.QUIT)
             self._release(woken)
             self._flush_later()
 
@@ -335,7 +336,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self._handle_queued()
 
     def _detach(self) -> None:
-        self._state = next_state(self._state, ConnectionEvent.GONE)
+        self._state = walk(NEXT, self._state, ConnectionEvent.GONE)
         self._transport = None
         self.end_throttle()
 

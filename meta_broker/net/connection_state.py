@@ -4,11 +4,12 @@ A state says what may still come; a block stops the handling of requests for a w
 """
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Final
 
+from journal.records.state_table import IdentityEnum
 
-class ConnectionState(Enum):
+
+class ConnectionState(IdentityEnum):
     """State of a connection."""
 
     NEW = "no transport yet"
@@ -16,26 +17,23 @@ class ConnectionState(Enum):
     LAST = "nothing more is read; once what was received is handled, it drains"
     DRAINING = "nothing more is handled; once nothing is in flight, it closes"
     CLOSED = "the transport is lost, or belongs to another protocol"
-    __hash__ = object.__hash__  # for fast look-ups: an enumeration's own hash is a Python call
 
 
-class ConnectionEvent(Enum):
+class ConnectionEvent(IdentityEnum):
     """Event that may change the state of a connection."""
 
     ACCEPTED = "the server took it"
     INPUT_INVALID = "the peer sent what can never be a request"
     QUIT = "the peer or the server ends it"
     GONE = "the transport was lost, or handed over"
-    __hash__ = object.__hash__
 
 
-class Block(Enum):
+class Block(IdentityEnum):
     """Reason to handle no request until it is gone."""
 
     REPLY = "the current request must be answered before the next one is handled"
     PEER = "the peer does not read its replies"
     QUOTA = "the next request waits until what was used before is paid for"
-    __hash__ = object.__hash__
 
 
 S = ConnectionState
@@ -50,10 +48,3 @@ NEXT: Final[Mapping[S, Mapping[E, S]]] = {
 }
 
 HANDLES: Final = frozenset({S.OPEN, S.LAST})
-
-
-def next_state(state: ConnectionState, event: ConnectionEvent) -> ConnectionState:
-    """Return the state after *event*. A pair that the table lacks is a mistake of this program."""
-    after = NEXT[state].get(event)
-    assert after is not None, f"{event.name} while {state.name}"
-    return after

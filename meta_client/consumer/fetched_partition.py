@@ -6,9 +6,9 @@ while its last delivery continues.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
+from journal.records.state_table import IdentityEnum, walk
 from meta_client.consumer.delivery import Delivery
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.long_poll import LongPoll
@@ -16,7 +16,7 @@ from meta_client.consumer.routing import Route
 from zk.tree.claims import Claimed
 
 
-class PartitionState(Enum):
+class PartitionState(IdentityEnum):
     """State of a partition. In all but the last four it is assigned."""
 
     QUEUED = "in the delay queue, until its back-off is over"
@@ -28,10 +28,9 @@ class PartitionState(Enum):
     LEAVING = "revoked: its owner node is to be deleted"
     DETACHED = "lost, in a delivery, which counts only if nobody claims it"
     GONE = "given back, or lost"
-    __hash__ = object.__hash__  # for fast table look-ups: an enumeration's own hash is a Python call
 
 
-class PartitionEvent(Enum):
+class PartitionEvent(IdentityEnum):
     """Event that may change the state of a partition."""
 
     TAKE = "a runner takes it from the queue"
@@ -45,7 +44,6 @@ class PartitionEvent(Enum):
     REVOKE = "it goes to another consumer, or the consumer closes"
     RELEASE = "its owner node is deleted"
     LOSE = "it may be another consumer's already"
-    __hash__ = object.__hash__
 
 
 S = PartitionState
@@ -67,13 +65,6 @@ NEXT: Final[Mapping[S, Mapping[E, S]]] = {
     S.DETACHED: {E.RETURN: S.GONE},
     S.GONE: {E.RELEASE: S.GONE, **dict.fromkeys(_RUNNERS, S.GONE)},
 }
-
-
-def next_state(state: PartitionState, event: PartitionEvent) -> PartitionState:
-    """Return the state after *event*. A pair that the table lacks is a mistake of ours."""
-    after = NEXT[state].get(event)
-    assert after is not None, f"{event.name} in state {state.name}"
-    return after
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -102,5 +93,5 @@ class FetchedPartition(FetchRequest):
 
     def on(self, event: PartitionEvent) -> PartitionState:
         """Move to the state after *event*, and return it."""
-        self.state = next_state(self.state, event)
+        self.state = walk(NEXT, self.state, event)
         return self.state

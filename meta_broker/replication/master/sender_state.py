@@ -4,13 +4,13 @@ A state says what the slave may send and what it is sent; a block stops the send
 """
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Final
 
+from journal.records.state_table import IdentityEnum
 from meta_broker.replication.link_protocol import LinkRefused
 
 
-class SenderState(Enum):
+class SenderState(IdentityEnum):
     """State of a link, as its master sees it."""
 
     GREETING = "before its HANDSHAKE"
@@ -19,10 +19,9 @@ class SenderState(Enum):
     SNAPSHOT = "while it is sent a checkpoint"
     STREAMING = "while it is sent the journal"
     ENDED = "after the end"
-    __hash__ = object.__hash__  # for fast look-ups: an enumeration's own hash is a Python call
 
 
-class SenderEvent(Enum):
+class SenderEvent(IdentityEnum):
     """Event that may change the state. The first three are frames of the slave."""
 
     HANDSHAKE = "a HANDSHAKE"
@@ -33,16 +32,14 @@ class SenderEvent(Enum):
     FULL_RESYNC = "FULL_RESYNC is sent"
     SNAPSHOT_SENT = "the checkpoint is sent"
     END = "the slave is refused or dropped, or gone"
-    __hash__ = object.__hash__
 
 
-class SendBlock(Enum):
+class SendBlock(IdentityEnum):
     """Reason to send nothing until it is gone."""
 
     PEER = "the slave does not read"
     READ = "a thread reads what is sent next"
     RETRY = "the disk did not return it; it is read again later"
-    __hash__ = object.__hash__
 
 
 S = SenderState

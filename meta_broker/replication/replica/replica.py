@@ -12,6 +12,7 @@ import msgspec
 
 from journal.errors import ForeignStream, SyncSuperseded
 from journal.records.header import Lsn
+from journal.records.state_table import walk
 from meta_broker.errors import BrokerError
 from meta_broker.replication.link_protocol import (
     Accept,
@@ -30,7 +31,7 @@ from meta_broker.replication.link_protocol import (
 from meta_broker.replication.replica import effects as do
 from meta_broker.replication.replica.effects import Effect, Resync
 from meta_broker.replication.replica.greeting import Greeting, handshake
-from meta_broker.replication.replica.replica_state import NEXT, STREAMS, UNLINKED, VERIFIES, E, S, next_state
+from meta_broker.replication.replica.replica_state import NEXT, STREAMS, UNLINKED, VERIFIES, E, S
 from meta_broker.replication.replica.slave_file import SlaveFacts
 from meta_client.net.security import Credentials
 from meta_client.protocol.responses import Response, Result
@@ -317,7 +318,7 @@ class Replica:
         return saved if high_watermark == before.high_watermark else [*saved, do.Show(high_watermark)]
 
     def _move(self, event: E) -> S:
-        self.state = next_state(self.state, event)
+        self.state = walk(NEXT, self.state, event)
         return self.state
 
     def _begin_stream(self) -> list[Effect]:

@@ -4,11 +4,12 @@ A link is a round through the table, from SEEKING back to it; what each event ma
 """
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Final
 
+from journal.records.state_table import IdentityEnum
 
-class ReplicaState(Enum):
+
+class ReplicaState(IdentityEnum):
     """State of a slave."""
 
     SEEKING = "no link: the master is looked up and connected to, with pauses"
@@ -24,10 +25,9 @@ class ReplicaState(Enum):
     SENDING_TAIL = "the master is sent what it lost"
     CLOSING = "the link was left; its connection is not closed yet"
     STOPPED = "the copy has to change, an operator has to act, or the broker stops"
-    __hash__ = object.__hash__  # for fast table look-ups: an enumeration's own hash is a Python call
 
 
-class ReplicaEvent(Enum):
+class ReplicaEvent(IdentityEnum):
     """Event that may change the state of a slave."""
 
     CONNECT = "a connection is made"
@@ -43,7 +43,6 @@ class ReplicaEvent(Enum):
     LEAVE = "either side refuses the other, or the master is silent or gone"
     CLOSE = "the connection is closed, or none could be made"
     STOP = "nothing more may be received"
-    __hash__ = object.__hash__
 
 
 S = ReplicaState
@@ -71,10 +70,3 @@ VERIFIES: Final = frozenset({S.VERIFYING, S.VERIFYING_LOSS})
 STREAMS: Final = frozenset({S.STREAMING, S.FOLLOWING})
 UNLINKED: Final = frozenset({S.SEEKING, S.CLOSING, S.STOPPED})
 READS_FRAMES: Final = frozenset(S) - READS_LINES - VERIFIES - UNLINKED
-
-
-def next_state(state: ReplicaState, event: ReplicaEvent) -> ReplicaState:
-    """Return the state after *event*. A pair that the table lacks is a mistake of this program."""
-    after = NEXT[state].get(event)
-    assert after is not None, f"{event.name} while {state.name}"
-    return after

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from journal.wal.writer_state import CLOSED, LOOP_WRITES, NEXT, WAKES_THREAD, E, S, next_state
+from journal.records.state_table import walk
+from journal.wal.writer_state import CLOSED, LOOP_WRITES, NEXT, WAKES_THREAD, E, S
 
 
 class Model(NamedTuple):
@@ -20,7 +21,7 @@ class Model(NamedTuple):
     must_end_turn: bool = False
 
     def enter(self, event: E) -> "Model":
-        after = next_state(self.state, event)
+        after = walk(NEXT, self.state, event)
         wakes = after is not self.state and after in WAKES_THREAD
         return self._replace(state=after, is_woken=self.is_woken or wakes)
 

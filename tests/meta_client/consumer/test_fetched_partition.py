@@ -4,7 +4,8 @@ from itertools import product
 
 import pytest
 
-from meta_client.consumer.fetched_partition import ASSIGNED, NEXT, PartitionEvent, PartitionState, next_state
+from journal.records.state_table import walk
+from meta_client.consumer.fetched_partition import ASSIGNED, NEXT, PartitionEvent, PartitionState
 
 S = PartitionState
 E = PartitionEvent
@@ -26,10 +27,10 @@ def test_every_way_ends(state: PartitionState) -> None:
 @pytest.mark.parametrize("state", ASSIGNED)
 def test_an_assigned_one_can_be_taken_away_at_any_time_and_does_not_come_back(state: PartitionState) -> None:
     for event in (E.REVOKE, E.LOSE):
-        assert not reachable(next_state(state, event)) & ASSIGNED
+        assert not reachable(walk(NEXT, state, event)) & ASSIGNED
     is_delivering = state is S.DELIVERING
-    assert next_state(state, E.REVOKE) is (S.DRAINING if is_delivering else S.LEAVING)
-    assert next_state(state, E.LOSE) is (S.DETACHED if is_delivering else S.GONE)
+    assert walk(NEXT, state, E.REVOKE) is (S.DRAINING if is_delivering else S.LEAVING)
+    assert walk(NEXT, state, E.LOSE) is (S.DETACHED if is_delivering else S.GONE)
 
 
 def test_a_delivery_ends_where_one_began_and_it_is_released_after_that() -> None:
@@ -43,5 +44,5 @@ def test_a_delivery_ends_where_one_began_and_it_is_released_after_that() -> None
     ("state", "event"), [(state, event) for state, event in product(S, E) if event not in NEXT[state]]
 )
 def test_what_the_table_lacks_is_a_mistake(state: PartitionState, event: PartitionEvent) -> None:
-    with pytest.raises(AssertionError, match=f"{event.name} in state {state.name}"):
-        next_state(state, event)
+    with pytest.raises(AssertionError, match=f"{event.name} while {state.name}"):
+        walk(NEXT, state, event)

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from journal.records.header import Lsn
+from journal.records.state_table import walk
 from journal.wal.segments import JournalIdentity
 from meta_broker.replication.link_protocol import (
     Accept,
@@ -41,7 +42,6 @@ from meta_broker.replication.replica.replica_state import (
     VERIFIES,
     E,
     S,
-    next_state,
 )
 from meta_broker.version import PRODUCT_VERSION
 from tests.fixtures.replica_links import facts_of, shake
@@ -219,9 +219,9 @@ def test_hello_says_who_and_what() -> None:
 def test_every_pair_of_the_table_is_known_and_every_state_ends() -> None:
     for state, event in product(S, E):
         if (after := NEXT[state].get(event)) is not None:
-            assert next_state(state, event) is after
+            assert walk(NEXT, state, event) is after
         else:
             with pytest.raises(AssertionError, match=f"{event.name} while {state.name}"):
-                next_state(state, event)
+                walk(NEXT, state, event)
         assert NEXT[state][E.STOP] is S.STOPPED
     assert frozenset(S) == READS_LINES | READS_FRAMES | VERIFIES | UNLINKED
