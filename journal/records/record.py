@@ -55,20 +55,23 @@ class PutBatch(msgspec.Struct, frozen=True):
     sequence: BatchSequence
 
 
-class TxPut(msgspec.Struct, frozen=True):
-    """*count* messages inside a branch: stored, not visible. branch_lsn 0: this is the first record."""
+class BranchRecord(msgspec.Struct, frozen=True):
+    """Fields that every record of a branch begins with."""
 
     key: BranchKey
     branch_lsn: Lsn
+
+
+class TxPut(BranchRecord, frozen=True):
+    """*count* messages inside a branch: stored, not visible. branch_lsn 0: this is the first record."""
+
     name: PartitionName
     count: int
 
 
-class Prepare(msgspec.Struct, frozen=True):
+class Prepare(BranchRecord, frozen=True):
     """The branch is prepared: it can commit or roll back after any crash."""
 
-    key: BranchKey
-    branch_lsn: Lsn
     messages: int
     bytes: int
 
@@ -82,11 +85,9 @@ class OffsetAssignment(msgspec.Struct, frozen=True):
     count: int
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(BranchRecord, frozen=True):
     """The commit point of a branch, once durable."""
 
-    key: BranchKey
-    branch_lsn: Lsn
     one_phase: bool
     assignments: tuple[OffsetAssignment, ...]
 
@@ -100,11 +101,9 @@ class RollbackReason(IntEnum):
     PRESUMED = 4  # it was active when the broker stopped
 
 
-class Rollback(msgspec.Struct, frozen=True):
+class Rollback(BranchRecord, frozen=True):
     """The end of a branch whose messages are never published."""
 
-    key: BranchKey
-    branch_lsn: Lsn
     reason: RollbackReason
 
 
@@ -117,26 +116,22 @@ class RelocatedExtent(NamedTuple):
     time_ms: int
 
 
-class Relocate(msgspec.Struct, frozen=True):
+class Relocate(BranchRecord, frozen=True):
     """Copies of some extents of a live branch in one partition. Body: their frames, in order.
 
     *first*: number of the branch's extents there before them, in put order; *position*: number of their bytes.
     """
 
-    key: BranchKey
-    branch_lsn: Lsn
     name: PartitionName
     first: int
     position: int
     extents: tuple[RelocatedExtent, ...]
 
 
-class Heuristic(msgspec.Struct, frozen=True):
+class Heuristic(BranchRecord, frozen=True):
     """A decision of an operator about a branch in doubt, and the branch's content then. A COMMIT or ROLLBACK follows,
     except after COMPLETE, which ends the branch by itself."""
 
-    key: BranchKey
-    branch_lsn: Lsn
     decision: HeuristicDecision
     prepared_ms: int
     messages: int

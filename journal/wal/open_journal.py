@@ -4,7 +4,7 @@ A broker's own journal (`journal`) and a slave's copy (`follower`) are read alik
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from journal.errors import StorageFailed
 from journal.records.header import Lsn
@@ -12,8 +12,8 @@ from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.histogram import HistogramSnapshot
 from journal.wal.log_writer import LogWriter
 from journal.wal.scan import is_zero
-from journal.wal.segments import JournalIdentity, Segments
-from journal.wal.storage import BLOCK_BYTES, SegmentArchive, Storage
+from journal.wal.segments import Segments
+from journal.wal.storage import BLOCK_BYTES, SegmentArchive
 from journal.wal.storage_file import FileReader
 
 MIB = 1024 * 1024
@@ -32,28 +32,16 @@ class OpenJournal:
     """Read access to an open journal, and waiting for durability."""
 
     def __init__(self, segments: Segments, writer: LogWriter[Any]) -> None:
-        self._segments = segments
+        self.segments: Final = segments
+        self.identity: Final = segments.identity
+        self.storage: Final = segments.storage
+        self.body_bytes_max: Final = segments.body_bytes_max
+        self.flush_mode: Final = writer.mode
         self._writer = writer
 
     @property
-    def identity(self) -> JournalIdentity:
-        return self._segments.identity
-
-    @property
-    def storage(self) -> Storage:
-        return self._segments.storage
-
-    @property
-    def segments(self) -> Segments:
-        return self._segments
-
-    @property
-    def flush_mode(self) -> FlushMode:
-        return self._writer.mode
-
-    @property
     def start_lsn(self) -> Lsn:
-        return self._segments.start
+        return self.segments.start
 
     @property
     def end(self) -> Lsn:
@@ -68,7 +56,7 @@ class OpenJournal:
     def notify_written(self, wanted: bool) -> None:
         """Call on_progress also when `written` moved, or stop that: for replication of bytes before they are
         fsynced."""
-        self._writer.notifies_written = wanted or self._writer.mode.interval_ms > 0
+        self._writer.notifies_written = wanted or self.flush_mode.interval_ms > 0
 
     @property
     def flushed(self) -> Lsn:
@@ -78,7 +66,7 @@ class OpenJournal:
     @property
     def acknowledged_here(self) -> Lsn:
         """First LSN that the flush mode does not count as acknowledged yet."""
-        return self._writer.written if self._writer.mode.interval_ms else self._writer.flushed
+        return self._writer.written if self.flush_mode.interval_ms else self._writer.flushed
 
     @property
     def failure(self) -> StorageFailed | None:
@@ -89,10 +77,6 @@ class OpenJournal:
     def queued_bytes(self) -> int:
         """Bytes appended and not yet handed to the OS, for back-pressure."""
         return self._writer.queued_bytes
-
-    @property
-    def body_bytes_max(self) -> int:
-        return self._segments.body_bytes_max
 
     @property
     def syncs(self) -> int:
@@ -118,12 +102,12 @@ class OpenJournal:
 
     def read(self, lsn: int, size: int) -> bytes:
         """Return bytes of one record's body. Blocks on the disk. Raises KeyError, UnreadableRange, StorageFailed."""
-        return self._segments.read(lsn, size)
+        return self.segments.read(lsn, size)
 
     def reader(self, lsn: int) -> tuple[Lsn, FileReader]:
         """Return the base of the segment that holds *lsn*, and a reader of its file, which stays valid when the segment
         is dropped. Raises KeyError."""
-        return self._segments.reader(lsn)
+        return self.segments.reader(lsn)
 
     def drop_before(self, lsn: int, archive: SegmentArchive | None) -> int:
         """Delete the segments that end at or below *lsn*, once *archive* has them. Returns their number.
@@ -131,7 +115,7 @@ class OpenJournal:
         Blocks: call it from a worker thread, one at a time. The newest checkpoint must hold every partition's new
         start. Raises StorageFailed; the remaining segments stay part of the journal.
         """
-        return self._segments.drop_before(lsn, archive)
+        return self.segments.drop_before(lsn, archive)
 
     def close(self) -> None:
         """Write and fsync what is queued, then release the files. Idempotent.
@@ -141,7 +125,7 @@ class OpenJournal:
         try:
             self._writer.close()
         finally:
-            self._segments.close()
+            self.segments.close()
 
 
 def make_end_durable(segments: Segments, durable: int, end: int, *, is_clear: bool = False) -> None:

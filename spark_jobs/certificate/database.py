@@ -153,14 +153,6 @@ def column(spark: SparkSession, snapshot: DatabaseSnapshot, info: MarkerInfo) ->
     return read.option("tasks", tasks).option("number", str(info.is_message_id).lower()).load()
 
 
-class _Part(InputPartition):
-    """The rows whose value's hash is *number* modulo the number of tasks."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 class ColumnSource(DataSource):
     """One column of one table, in an exported snapshot."""
 
@@ -183,15 +175,15 @@ class ColumnReader(DataSourceReader):
         self._tasks = int(options["tasks"])
 
     def partitions(self) -> list[InputPartition]:
-        return [_Part(number) for number in range(self._tasks)]
+        """Return a part for each rest of the values' hashes, modulo the number of tasks."""
+        return [InputPartition(rest) for rest in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Part)
         options = self._options
         marker = Marker(options["schema_name"] or None, options["table"], options["column"])
         query = sql.SQL(
             "SELECT {0} FROM {1} WHERE {0} IS NOT NULL AND abs(hashtext({0}::text)::bigint) % {2} = {3}"
-        ).format(sql.Identifier(marker.column), marker.place, sql.Literal(self._tasks), sql.Literal(partition.number))
+        ).format(sql.Identifier(marker.column), marker.place, sql.Literal(self._tasks), sql.Literal(partition.value))
         is_number = options["number"] == "true"
         with psycopg.connect(options["url"], autocommit=True, application_name="metaq certify") as connection:
             connection.execute(_BEGIN)

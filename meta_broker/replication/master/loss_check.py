@@ -1,11 +1,11 @@
 """Tracks whether this master has lost what was acknowledged, and who can tell: one table, one walker. Pure."""
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from typing import Final
 
 from journal.records.epoch_history import WriterEpoch
 from journal.records.header import Lsn
+from journal.records.state_table import IdentityEnum, walk
 from journal.wal.segments import JournalIdentity
 from meta_broker.replication.link_protocol import Handshake, LinkRefused
 from meta_broker.replication.master.handshake import (
@@ -20,7 +20,7 @@ from meta_broker.replication.master.handshake import (
 from zk.brokers.replication import ReplicationNode
 
 
-class LossState(Enum):
+class LossState(IdentityEnum):
     """State of a master's knowledge of its own loss."""
 
     WHOLE = "nothing says that acknowledged data is missing"
@@ -28,7 +28,7 @@ class LossState(Enum):
     FETCHED = "what is missing was fetched: this master ends, and starts again with it"
 
 
-class LossEvent(Enum):
+class LossEvent(IdentityEnum):
     """Event that may change the state."""
 
     SUSPECTED = "this master was not whole at its start, or a slave has more than it"
@@ -142,6 +142,4 @@ class LossCheck:
         return separator.join(map(str, sorted(self.unconfirmed)))
 
     def _on(self, event: LossEvent) -> None:
-        after = NEXT[self.state].get(event)
-        assert after is not None, f"{event.name} while {self.state.name}"
-        self.state = after
+        self.state = walk(NEXT, self.state, event)

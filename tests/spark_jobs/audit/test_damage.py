@@ -11,6 +11,7 @@ from journal.records.xid import LocalKey
 from journal.state.checkpoint import Checkpoint
 from journal.wal.segments import segment_name
 from spark_jobs.audit.report import AuditReport, AuditVerdict
+from tests.spark_jobs.audit.reports import Audit, verdicts
 from tests.spark_jobs.journals import (
     LATE,
     ORDERS,
@@ -24,12 +25,6 @@ from tests.spark_jobs.journals import (
     records_of,
     segment_bases,
 )
-
-Audit = Callable[[Path], AuditReport]
-
-
-def verdicts(report: AuditReport, verdict: AuditVerdict) -> set[str]:
-    return {check.name for check in report.checks if check.verdict is verdict}
 
 
 def only(report: AuditReport, check: str, problem: str, *, unproven: frozenset[str] = frozenset()) -> str:

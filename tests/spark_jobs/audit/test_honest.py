@@ -3,7 +3,6 @@
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,8 +15,9 @@ from journal.state.relocation import read_chunk, relocation_chunks
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
-from spark_jobs.audit.report import AuditReport, AuditVerdict, Totals
+from spark_jobs.audit.report import AuditVerdict, Totals
 from spark_jobs.source.places import plan
+from tests.spark_jobs.audit.reports import Audit
 from tests.spark_jobs.journals import (
     IDENTITY,
     ORDERS,
@@ -31,8 +31,6 @@ from tests.spark_jobs.journals import (
     store_in,
     transaction,
 )
-
-Audit = Callable[[Path], AuditReport]
 
 
 def test_an_honest_journal_holds_and_its_totals_are_right(honest: Path, audit: Audit) -> None:

@@ -1,7 +1,6 @@
 """Lies that every checksum confirms: each is named by the check that owns it, and no other."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,8 @@ from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, write_watermark
 from meta_broker.store.checkpoint_taking import checkpoint_stopped
 from spark_jobs.audit.audit import audit_journal
-from spark_jobs.audit.report import AuditReport, AuditVerdict
+from spark_jobs.audit.report import AuditVerdict
+from tests.spark_jobs.audit.reports import Audit, verdicts
 from tests.spark_jobs.journals import (
     LATE,
     ORDERS,
@@ -36,12 +36,6 @@ from tests.spark_jobs.journals import (
     store_in,
     transaction,
 )
-
-Audit = Callable[[Path], AuditReport]
-
-
-def verdicts(report: AuditReport, verdict: AuditVerdict) -> set[str]:
-    return {check.name for check in report.checks if check.verdict is verdict}
 
 
 def drop_first_segments(path: Path, lsn: int) -> None:

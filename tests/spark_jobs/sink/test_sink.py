@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -117,21 +118,28 @@ def test_a_stream_and_the_batch_that_spark_repeats(
     assert prepared(cluster) == []
 
 
+def failures_of_a_copy(
+    spark: SparkSession, cluster: SmallCluster, topic: str, directory: Path, *, batches: int
+) -> Iterator[str]:
+    """Write *batches*, restore the checkpoint of the first, and yield how two attempts to go on fail."""
+    for batch in range(batches):
+        add_file(directory, 10 * batch, 10 * batch + 10)
+        assert stream(spark, cluster, topic, directory).exception() is None
+        if batch == 0:
+            shutil.copytree(directory / "checkpoint", directory / "older")
+    shutil.rmtree(directory / "checkpoint")
+    (directory / "older").rename(directory / "checkpoint")
+    add_file(directory, 30, 40)
+    for _ in range(2):
+        failure = stream(spark, cluster, topic, directory, files_max=9).exception()
+        assert failure is not None
+        yield str(failure)
+
+
 def test_an_older_checkpoint_is_refused(spark: SparkSession, cluster: SmallCluster, topic: str, tmp_path: Path) -> None:
     """Its batches have the numbers of others: taken for those, rows that came since would be left out in silence."""
-    add_file(tmp_path, 0, 10)
-    assert stream(spark, cluster, topic, tmp_path).exception() is None
-    shutil.copytree(tmp_path / "checkpoint", tmp_path / "older")
-    for first in (10, 20):
-        add_file(tmp_path, first, first + 10)
-        assert stream(spark, cluster, topic, tmp_path).exception() is None
-    shutil.rmtree(tmp_path / "checkpoint")
-    (tmp_path / "older").rename(tmp_path / "checkpoint")
-    add_file(tmp_path, 30, 40)
-    for _ in range(2):
-        failure = stream(spark, cluster, topic, tmp_path, files_max=9).exception()
-        assert failure is not None
-        assert "is older than batch 2, which is decided: its checkpoint is a copy" in str(failure)
+    for failure in failures_of_a_copy(spark, cluster, topic, tmp_path, batches=3):
+        assert "is older than batch 2, which is decided: its checkpoint is a copy" in failure
     assert stored(cluster, topic) == each_once(30)
     assert prepared(cluster) == []
 
@@ -140,18 +148,8 @@ def test_a_restored_checkpoint_whose_next_batch_has_the_newest_number_is_refused
     spark: SparkSession, cluster: SmallCluster, topic: str, tmp_path: Path
 ) -> None:
     """Its rows are others, and are not taken for those that are written; what is decided stays whole."""
-    add_file(tmp_path, 0, 10)
-    assert stream(spark, cluster, topic, tmp_path).exception() is None
-    shutil.copytree(tmp_path / "checkpoint", tmp_path / "older")
-    add_file(tmp_path, 10, 20)
-    assert stream(spark, cluster, topic, tmp_path).exception() is None
-    shutil.rmtree(tmp_path / "checkpoint")
-    (tmp_path / "older").rename(tmp_path / "checkpoint")
-    add_file(tmp_path, 30, 40)
-    for _ in range(2):
-        failure = stream(spark, cluster, topic, tmp_path, files_max=9).exception()
-        assert failure is not None
-        assert "is decided with rows from other offsets: its checkpoint is a copy" in str(failure)
+    for failure in failures_of_a_copy(spark, cluster, topic, tmp_path, batches=2):
+        assert "is decided with rows from other offsets: its checkpoint is a copy" in failure
     assert stored(cluster, topic) == each_once(20)
     assert prepared(cluster) == []
 

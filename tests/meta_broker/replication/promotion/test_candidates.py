@@ -10,24 +10,15 @@ from journal.records.header import Lsn
 from journal.repair.tail import Tail
 from meta_broker.replication.promotion.candidates import Candidate, NoReport, check_candidates, divergence
 from meta_broker.replication.promotion.promotion_check import ClusterView, FormerMaster, ReplicaStatus, Severity
-from meta_broker.replication.replica.copy_report import CopyReport
 from meta_broker.replication.replica.slave_file import SlaveFacts
+from tests.meta_broker.replication.replica.test_copy_report import REPORT
 from zk.brokers.replication import ReplicationNode
 
 FIRST, SECOND, THIRD = WriterEpoch(1, 1, Lsn(128)), WriterEpoch(1, 2, Lsn(300)), WriterEpoch(2, 1, Lsn(400))
 FACTS = SlaveFacts(cluster="metaq", broker_id=0, slave_id=1, epoch=1, end=500, high_watermark=400, heard_ms=1)
 HERE = ReplicaStatus(FACTS, 128, 500, 1, [], 0, (FIRST, SECOND))
-COPY = CopyReport(
-    cluster="metaq",
-    broker_id=0,
-    slave_id=2,
-    start=128,
-    end=500,
-    flushed=500,
-    high_watermark=400,
-    is_complete=True,
-    data="/data/it's 2",
-    epoch_history=(FIRST, SECOND),
+COPY = dataclasses.replace(
+    REPORT, slave_id=2, end=500, flushed=500, high_watermark=400, data="/data/it's 2", epoch_history=(FIRST, SECOND)
 )
 
 

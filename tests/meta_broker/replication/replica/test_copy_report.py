@@ -1,5 +1,7 @@
 """A slave's report on its copy, written and read."""
 
+from dataclasses import replace
+
 import pytest
 
 from journal.records.epoch_history import EPOCH_HISTORY_MAX, WriterEpoch
@@ -38,18 +40,8 @@ def test_the_text_both_ways() -> None:
 
 
 def test_a_new_slave_has_no_epoch() -> None:
-    new = CopyReport(
-        cluster="two words\n\u00e4",
-        broker_id=7,
-        slave_id=2,
-        start=0,
-        end=0,
-        flushed=0,
-        high_watermark=0,
-        is_complete=False,
-        data="/a b/100%/\u00fc",
-        epoch_history=(),
-    )
+    named = replace(REPORT, cluster="two words\n\u00e4", broker_id=7, slave_id=2, data="/a b/100%/\u00fc")
+    new = replace(named, start=0, end=0, flushed=0, high_watermark=0, is_complete=False, epoch_history=())
     assert (parse_copy(answer(*copy_lines(new))), new.epoch) == (new, 0)
 
 
