@@ -6,6 +6,7 @@ log is added.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -28,6 +29,13 @@ class Account(NamedTuple):
     country: str
     lines: int
     total: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """The broker has no account of an invoice: its two topics contradict each other."""
+
+    what: str
 
 
 class Audit(NamedTuple):
@@ -110,23 +118,23 @@ def judge(evidence: RunEvidence) -> RunVerdict:
     )
 
 
-def _classify(ordered: Account, row: Account | None, messages: Account | str | None) -> tuple[str, str]:
+def _classify(ordered: Account, row: Account | None, messages: Account | Contradiction | None) -> tuple[str, str]:
     """Return `both`, `neither` or `mixed`, and why: only a whole invoice, the same on both sides, is in both."""
     if row is None or messages is None:
         if row is None and messages is None:
             return "neither", ""
         return "mixed", "on the broker only" if row is None else "in the database only"
-    if isinstance(messages, str):
-        return "mixed", messages
+    if isinstance(messages, Contradiction):
+        return "mixed", messages.what
     for side, account in (("database", row), ("broker", messages)):
         if account != ordered:
             return "mixed", f"the {side} says {account}, ordered was {ordered}"
     return "both", ""
 
 
-def _accounts(invoices: Iterable[InvoiceMessage], lines: Iterable[LineMessage]) -> dict[str, Account | str]:
-    """Return the broker's account of each invoice; a text if its two topics contradict each other."""
-    found: dict[str, Account | str] = {}
+def _accounts(invoices: Iterable[InvoiceMessage], lines: Iterable[LineMessage]) -> dict[str, Account | Contradiction]:
+    """Return the broker's account of each invoice."""
+    found: dict[str, Account | Contradiction] = {}
     parts: dict[str, list[LineMessage]] = defaultdict(list)
     for line in lines:
         parts[line.invoice].append(line)
@@ -135,12 +143,14 @@ def _accounts(invoices: Iterable[InvoiceMessage], lines: Iterable[LineMessage]) 
         said = message.lines, message.total
         sums = len(of_it), sum((line.amount for line in of_it), Decimal(0))
         if number in found:
-            found[number] = "two messages on the broker"
+            found[number] = Contradiction("two messages on the broker")
         elif sums != said or {line.country for line in of_it} != {message.country}:
-            found[number] = f"its message says {said[0]} lines and {said[1]}, they are {sums[0]} and {sums[1]}"
+            found[number] = Contradiction(
+                f"its message says {said[0]} lines and {said[1]}, they are {sums[0]} and {sums[1]}"
+            )
         else:
             found[number] = Account(message.country, *said)
-    return dict.fromkeys(parts, "lines without an invoice on the broker") | found
+    return dict.fromkeys(parts, Contradiction("lines without an invoice on the broker")) | found
 
 
 def _by_country(accounts: Iterable[Account]) -> dict[str, Revenue]:

@@ -125,8 +125,7 @@ def _note(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dic
         for side in case.sides:
             if side.verdict in (Verdict.MIXED, Verdict.HAZARD) and side.at is not None and side.finding is None:
                 with _step(f"putting {case.name} on record"):
-                    what = note(case, side, who, advice_on(case, side, again).reason, verbs)
-                done[id(side)] = Applied(side, what, is_over=False)
+                    done[id(side)] = note(case, side, who, advice_on(case, side, again).reason, verbs)
     return done
 
 

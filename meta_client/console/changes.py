@@ -121,7 +121,7 @@ def carry_out(settings: ConsoleSettings, name: str, broker_id: int, key: XaKey, 
         result = put_on_record(settings, broker_id, key, seen)
         if isinstance(result, Unknown):
             return result
-        return Done((result,), _entry(branch_facts(settings.client, broker_id, key)))
+        return Done((result.what,), _entry(branch_facts(settings.client, broker_id, key)))
     found = branch_facts(settings.client, broker_id, key)
     if fingerprint(found) != seen or name not in actions_on(found):
         return Unknown("the branch is not as it was when this was confirmed: look again")

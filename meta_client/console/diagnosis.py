@@ -111,8 +111,8 @@ def apply_certain(settings: ConsoleSettings, broker_id: int, key: XaKey, seen: s
     return list(apply(found.case, lambda qualifier: verbs_for(settings.client, qualifier)))
 
 
-def put_on_record(settings: ConsoleSettings, broker_id: int, key: XaKey, seen: str) -> str | Unknown:
-    """Diagnose again, and put this branch, mixed or hazardous, on its broker's ledger; return the result in words.
+def put_on_record(settings: ConsoleSettings, broker_id: int, key: XaKey, seen: str) -> Applied | Unknown:
+    """Diagnose again, and put this branch, mixed or hazardous, on its broker's ledger.
 
     Unknown as in apply_certain. Blocks."""
     found = diagnose(settings).of(broker_id, key)

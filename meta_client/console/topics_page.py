@@ -11,6 +11,7 @@ from meta_client.console.page import Asked, InvalidQuery, NotHere, Rows, Values
 from meta_client.console.payload import FORMS, preview, shown
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.rendering import path
+from meta_client.consumer.position import EARLIEST, Position
 from meta_client.operations.positions import Positions, Range
 from meta_client.operations.searching import Wanted
 from meta_client.operations.topic_rows import topic_rows
@@ -163,9 +164,12 @@ def _topic(asked: Asked) -> str:
     return topic
 
 
-def _place(text: str) -> int | datetime | str:
-    if text in ("", "earliest", "latest"):
-        return text or "earliest"
+def _place(text: str) -> Position:
+    match text:
+        case "":
+            return EARLIEST
+        case "earliest" | "latest":
+            return text
     if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text)
     return _moment(text)

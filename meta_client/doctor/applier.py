@@ -68,9 +68,9 @@ def apply(case: Case, verbs: Callable[[str], XaVerbs]) -> Iterator[Applied]:
                 failure = f"{side.place} comes first"
 
 
-def note(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVerbs]) -> str:
-    """Record a mixed or hazardous branch in its broker's ledger, where it stays until FORGET; return the result as
-    text."""
+def note(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVerbs]) -> Applied:
+    """Record a mixed or hazardous branch in its broker's ledger, where it stays until FORGET: it still needs repair by
+    hand. Raises nothing: failures are in the result."""
     assert side.at is not None
     broker_id, key = side.at
     said = [f"{case.decision.by}: {case.decision.said.value}"]
@@ -79,8 +79,9 @@ def note(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVe
     try:
         is_kept = verbs(key.qualifier).note(verb, key, broker_id, who, why, "; ".join(said))
     except XaError as error:
-        return f"not on the ledger of {side.place}: {error}"
-    return f"on the ledger of {side.place}" if is_kept else f"{side.place} keeps no ledger"
+        return Applied(side, f"not on the ledger of {side.place}: {error}", is_over=False)
+    what = f"on the ledger of {side.place}" if is_kept else f"{side.place} keeps no ledger"
+    return Applied(side, what, is_over=False)
 
 
 def _decide(case: Case) -> OwnerAnswer:

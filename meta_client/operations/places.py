@@ -13,6 +13,10 @@ STORED: Final = "stored"
 _TIME = "a time like 2010-12-05T10:00, or 2010-12-05T10:00+00:00"
 
 
+class NoPlace(ValueError):
+    """A text is neither an offset nor a time. The message goes on a sentence: `nor ..., nor ...`."""
+
+
 class Moment(click.ParamType[datetime.datetime]):
     """Point in time, in ISO 8601; local time by default."""
 
@@ -36,9 +40,10 @@ class StartParam(click.ParamType[Position | Literal["stored"]]):
         match text := str(value):
             case "earliest" | "latest" | "stored":
                 return text
-        if isinstance(found := offset_or_time(text), str):
-            self.fail(f"{text} is neither earliest, latest nor stored, {found}", param, ctx)
-        return found
+        try:
+            return offset_or_time(text)
+        except NoPlace as error:
+            self.fail(f"{text} is neither earliest, latest nor stored, {error}", param, ctx)
 
 
 class EndParam(click.ParamType[int | datetime.datetime]):
@@ -49,9 +54,10 @@ class EndParam(click.ParamType[int | datetime.datetime]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | datetime.datetime:
-        if isinstance(found := offset_or_time(text := str(value)), str):
-            self.fail(f"{text} is neither {found.removeprefix('nor ')}", param, ctx)
-        return found
+        try:
+            return offset_or_time(str(value))
+        except NoPlace as error:
+            self.fail(f"{value} is neither {str(error).removeprefix('nor ')}", param, ctx)
 
 
 class PartitionParam(click.ParamType[Partition]):
@@ -65,11 +71,13 @@ class PartitionParam(click.ParamType[Partition]):
         return partition
 
 
-def offset_or_time(text: str) -> int | datetime.datetime | str:
-    """Parse an offset (digits only) or a time; return the error text for anything else."""
+def offset_or_time(text: str) -> int | datetime.datetime:
+    """Parse an offset (digits only) or a time. Raises NoPlace."""
     if text.isascii() and text.isdigit():
-        return int(text) if len(text) < 20 and int(text) <= INT64_MAX else f"nor an offset (63 bits), nor {_TIME}"
+        if len(text) >= 20 or int(text) > INT64_MAX:
+            raise NoPlace(f"nor an offset (63 bits), nor {_TIME}")
+        return int(text)
     try:
         return datetime.datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):
-        return f"nor an offset, nor {_TIME}"
+    except (ValueError, OverflowError) as error:
+        raise NoPlace(f"nor an offset, nor {_TIME}") from error

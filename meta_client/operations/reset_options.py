@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import click
 
-from meta_client.operations.places import PartitionParam, offset_or_time
+from meta_client.operations.places import NoPlace, PartitionParam, offset_or_time
 from zk.tree.nodes import Partition
 
 SHIFT_MAX: Final = 1_000_000  # messages; their offsets are in memory while shifting back
@@ -59,10 +59,11 @@ class ResetTarget(click.ParamType[Target]):
             if abs(int(text)) > SHIFT_MAX:
                 self.fail(f"{text} are too many messages at once: at most {SHIFT_MAX}", param, ctx)
             return Shift(int(text))
-        if isinstance(found := offset_or_time(text), str):
+        try:
+            return offset_or_time(text)
+        except NoPlace as error:
             forms = "earliest, latest, +N or -N messages, group:NAME nor file:FILE"
-            self.fail(f"{text} is neither {forms}, {found}", param, ctx)
-        return found
+            self.fail(f"{text} is neither {forms}, {error}", param, ctx)
 
 
 class PlaceName(click.ParamType[tuple[str | None, Partition | None]]):

@@ -22,6 +22,7 @@ from opentelemetry.trace import (
     get_tracer,
     set_span_in_context,
 )
+from opentelemetry.util.types import AttributeValue
 
 from journal.records.xid import XaKey
 from meta_client.consumer.listener_exit import is_coroutine_function
@@ -182,9 +183,9 @@ def _sent(topic: str) -> Mapping[str, str]:
     }
 
 
-def _received(operation: str, group: str, messages: Sequence[ReceivedMessage]) -> Mapping[str, str | int]:
+def _received(operation: str, group: str, messages: Sequence[ReceivedMessage]) -> Mapping[str, AttributeValue]:
     first = messages[0]
-    found: dict[str, str | int] = {
+    found: dict[str, AttributeValue] = {
         **SYSTEM,
         "messaging.destination.name": first.topic,
         "messaging.operation.name": operation,

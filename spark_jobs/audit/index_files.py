@@ -38,6 +38,10 @@ TASKS_MAX: Final = 1000
 _COLUMN_MAX: Final = 2**63 - 1
 
 
+class ChunkDiffers(Exception):
+    """A chunk of an index file is not what a checkpoint says of it."""
+
+
 class IndexFileRow(NamedTuple):
     """The index file of one partition by a checkpoint: its first *entries*, the CRC of the last chunk. The partition
     begins at offset *start*."""
@@ -181,37 +185,33 @@ def entry_batches(directory: Path, row: IndexFileRow) -> Iterator[pa.RecordBatch
         path = directory / (row.file + suffix)
         try:
             with path.open("rb") as file:
-                if (reason := _last_chunk_differs(file, row)) is None:
-                    yield from _chunks(file, row)
-                    return
-                reasons.append(reason)
+                _content(file, row, (row.entries - 1) // _CHUNK_ENTRIES)  # the last one tells whether it is the file
+                yield from _chunks(file, row)
+                return
         except FileNotFoundError:
             continue
+        except ChunkDiffers as error:
+            reasons.append(str(error))
         except OSError as error:
             reasons.append(str(error.strerror))
     yield _problem(row, 0, reasons[0] if reasons else "there is no such file")
 
 
-def _content(file: BinaryIO, row: IndexFileRow, chunk: int) -> bytes | str:
-    """Return the entries of a chunk, or what is wrong with it."""
+def _content(file: BinaryIO, row: IndexFileRow, chunk: int) -> bytes:
+    """Return the entries of a chunk. Raises ChunkDiffers."""
     first = chunk * _CHUNK_ENTRIES
     size = min(row.entries - first, _CHUNK_ENTRIES) * _ENTRY_BYTES
     is_sealed = size == _CHUNK_ENTRIES * _ENTRY_BYTES
     file.seek(chunk * _CHUNK_BYTES)
     content = file.read(_CHUNK_BYTES if is_sealed else size)
     if len(content) < size:
-        return f"it ends at entry {first + len(content) // _ENTRY_BYTES} of {row.entries}"
+        raise ChunkDiffers(f"it ends at entry {first + len(content) // _ENTRY_BYTES} of {row.entries}")
     crc = crc32(content[:size], crc32(b"%s %d" % (row.file.encode(), chunk)))
     if is_sealed and content[size:] != _SEAL.pack(crc, chunk):
-        return f"chunk {chunk} is damaged"
+        raise ChunkDiffers(f"chunk {chunk} is damaged")
     if first + _CHUNK_ENTRIES >= row.entries and crc != row.crc:
-        return "its last chunk is not the one that the checkpoint names"
+        raise ChunkDiffers("its last chunk is not the one that the checkpoint names")
     return content[:size]
-
-
-def _last_chunk_differs(file: BinaryIO, row: IndexFileRow) -> str | None:
-    content = _content(file, row, (row.entries - 1) // _CHUNK_ENTRIES)
-    return content if isinstance(content, str) else None
 
 
 def _chunks(file: BinaryIO, row: IndexFileRow) -> Iterator[pa.RecordBatch]:
@@ -219,11 +219,11 @@ def _chunks(file: BinaryIO, row: IndexFileRow) -> Iterator[pa.RecordBatch]:
     for first in range(0, chunks, _CHUNKS_AT_ONCE):
         parts: list[bytes] = []
         for chunk in range(first, min(first + _CHUNKS_AT_ONCE, chunks)):
-            content = _content(file, row, chunk)
-            if isinstance(content, str):
-                yield _problem(row, chunk * _CHUNK_ENTRIES, content)
+            try:
+                parts.append(_content(file, row, chunk))
+            except ChunkDiffers as error:
+                yield _problem(row, chunk * _CHUNK_ENTRIES, str(error))
                 return
-            parts.append(content)
         yield _entries(row, first * _CHUNK_ENTRIES, b"".join(parts))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from meta_client.net.security import Credentials, Security
 from meta_client.net.tls import TlsConfig
@@ -19,8 +19,9 @@ from spark_jobs.messages.selection import Selection
 from spark_jobs.source.directory import LSN_MAX
 from zk.tree.nodes import Partition
 
-EARLIEST, LATEST = "earliest", "latest"
-_PLACES: Final = {EARLIEST: 0, LATEST: LSN_MAX}
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+Places = Literal["earliest", "latest"] | Mapping[PartitionId, int]
 _NUMBERS: Final = {-2: 0, -1: LSN_MAX}  # of single partitions, as Spark's Kafka source has them
 _READ: Final = (
     *("from", "path", "paths", "zookeeper", "root", "brokers", "subscribe", "subscribePattern", "startingOffsets"),
@@ -70,8 +71,8 @@ class ReadOptions:
     paths: tuple[str, ...]
     cluster: ClusterAddress | None
     selection: Selection
-    start: str | Mapping[PartitionId, int]  # `earliest`, `latest`, or by partition
-    end: str | Mapping[PartitionId, int]
+    start: Places
+    end: Places
     start_ms: int | None
     end_ms: int | None
     partitions_min: int
@@ -114,11 +115,12 @@ class Given:
             raise InvalidOption(f'option "{name}" is {text[:80]!r}: use true or false')
         return default if text is None else text.lower() == "true"
 
-    def places(self, name: str, default: str) -> str | Mapping[PartitionId, int]:
+    def places(self, name: str, default: str) -> Places:
         """Return earliest, latest, or offsets by partition."""
         text = self.get(name) or default
-        if text.lower() in _PLACES:
-            return text.lower()
+        match text.lower():
+            case ("earliest" | "latest") as end:
+                return end
         example = '{"orders": {"0-0": 1024, "0-1": -2}}'
         try:
             return _places_by_partition(json.loads(text))
