@@ -13,8 +13,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.cases import KIB, branch, sender
 from bench.environment import environment
+from bench.producing import KIB, branch, sender
 from meta_client import Client
 
 Operation = Callable[[], None]

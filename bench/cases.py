@@ -1,56 +1,47 @@
 """The cases. Each runs in its own environment and returns one Result; names stay: figures are compared over time."""
 
-import itertools
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from bench import (
     aio,
     big_branch,
     checkpoints,
     cold_read,
+    consuming,
     key_index,
     latency,
     long_poll,
     many_topics,
     memory,
     partitions,
+    producing,
     rebalance,
     recovery,
     replication,
     row_and_message,
     spark,
 )
-from bench.baselines import copy_baseline, fsync_baseline
-from bench.environment import Environment, environment
+from bench.environment import environment
+from bench.producing import KIB
 from bench.result import Bar, Result
-from bench.usage import measured
-from meta_client import Batch, Client, ReceivedMessage, Xid
-from meta_client.producer.producer import Producer
-
-KIB = 1024
-PRODUCE_S = 6.0
-CONSUME_BYTES = 128 * KIB * KIB
-XA_S = 6.0
-TOPIC = "bench"
+from meta_client import Client
 
 
 def produce_1k_interval(case: str) -> Result:
     """1 KiB messages, one process, flush interval:100."""
-    return _produce(case, "interval:100")
+    return producing.produce(case, "interval:100")
 
 
 def produce_1k_sync(case: str) -> Result:
     """1 KiB messages, one process, fsync before every answer."""
-    return _produce(case, "sync")
+    return producing.produce(case, "sync")
 
 
 def produce_100b_interval(case: str) -> Result:
     """100-byte messages, one process, flush interval:100."""
-    return _produce(case, "interval:100", 100)
+    return producing.produce(case, "interval:100", 100)
 
 
 def produce_4_brokers(case: str) -> Result:
@@ -58,79 +49,79 @@ def produce_4_brokers(case: str) -> Result:
     rates = []
     for brokers in (4, 1):
         with environment("interval:100", brokers=brokers) as on, Client(on.zookeeper) as client:
-            sent, elapsed = _load_1k(client)
+            sent, elapsed = producing.load_1k(client)
             rates.append(sent * KIB / elapsed / 1e6)
     return Result(case, rates[0], "MB/s", rates[1])
 
 
 def send_many_100b(case: str) -> Result:
     """100-byte messages, 10,000 a call of send_many, one process, flush interval:100."""
-    return _produce(case, "interval:100", 100, send_many_for)
+    return producing.produce(case, "interval:100", 100, producing.send_many_for)
 
 
 def send_many_1k(case: str) -> Result:
     """1 KiB messages, 1,000 a call of send_many, one process, flush interval:100."""
-    return _produce(case, "interval:100", KIB, send_many_for)
+    return producing.produce(case, "interval:100", KIB, producing.send_many_for)
 
 
 def send_1(case: str) -> Result:
     """Single blocking sends of 1 KiB, one thread, flush sync."""
-    return _send(case, 1)
+    return producing.send(case, 1)
 
 
 def send_32(case: str) -> Result:
     """Single blocking sends of 1 KiB, 32 threads, flush sync."""
-    return _send(case, 32)
+    return producing.send(case, 32)
 
 
 def consume_1k(case: str) -> Result:
     """1 KiB messages delivered as objects to one consumer in a group, one process."""
-    return _consume_all(case, KIB)
+    return consuming.consume_all(case, KIB)
 
 
 def consume_100b(case: str) -> Result:
     """100-byte messages delivered as objects to one consumer in a group, one process."""
-    return _consume_all(case, 100)
+    return consuming.consume_all(case, 100)
 
 
 def consume_varied(case: str) -> Result:
     """Messages of 50 to 150 bytes delivered as objects to one consumer in a group, one process."""
-    return _consume_all(case, 100, spread=50)
+    return consuming.consume_all(case, 100, spread=50)
 
 
 def consume_columns_100b(case: str) -> Result:
     """100-byte messages delivered as Arrow columns to one consumer in a group, one process."""
-    return _consume_all(case, 100, as_columns=True)
+    return consuming.consume_all(case, 100, as_columns=True)
 
 
 def consume_columns_1k(case: str) -> Result:
     """1 KiB messages delivered as Arrow columns to one consumer in a group, one process."""
-    return _consume_all(case, KIB, as_columns=True)
+    return consuming.consume_all(case, KIB, as_columns=True)
 
 
 def listen_100b(case: str) -> Result:
     """100-byte messages, each handed to a message listener of one consumer in a group, one process."""
-    return _consume_all(case, 100, one_by_one=True)
+    return consuming.consume_all(case, 100, one_by_one=True)
 
 
 def xa_1(case: str) -> Result:
     """Branches of one 1 KiB message (begin, put, prepare, commit), one thread, flush sync."""
-    return _xa(case, 1)
+    return producing.xa(case, 1)
 
 
 def xa_16(case: str) -> Result:
     """Branches of one 1 KiB message, 16 threads of one process, flush sync."""
-    return _xa(case, 16)
+    return producing.xa(case, 16)
 
 
 def xa_64(case: str) -> Result:
     """Branches of one 1 KiB message, 64 threads of one process, flush sync."""
-    return _xa(case, 64)
+    return producing.xa(case, 64)
 
 
 def xa_16x10(case: str) -> Result:
     """Branches of ten 1 KiB messages, 16 threads of one process, flush sync."""
-    return _xa(case, 16, 10)
+    return producing.xa(case, 16, 10)
 
 
 def latency_p50(case: str) -> Result:
@@ -251,17 +242,17 @@ def long_poll_1000(case: str) -> Result:
 
 def replicate_async(case: str) -> Result:
     """1 KiB messages, one process, flush sync, to a master with an asynchronous slave, and to one without."""
-    return replication.beside(case, "async", "MB/s", _load_1k, KIB / 1e6)
+    return replication.beside(case, "async", "MB/s", producing.load_1k, KIB / 1e6)
 
 
 def replicate_sync(case: str) -> Result:
     """1 KiB messages, one process, flush sync, to a master with a synchronous slave, and to one without."""
-    return replication.beside(case, "sync", "MB/s", _load_1k, KIB / 1e6)
+    return replication.beside(case, "sync", "MB/s", producing.load_1k, KIB / 1e6)
 
 
 def replicate_send_32(case: str) -> Result:
     """Single blocking sends of 1 KiB, 32 threads, to a master with a synchronous slave, and to one without."""
-    return replication.beside(case, "sync", "messages/s", _load_send_32)
+    return replication.beside(case, "sync", "messages/s", producing.load_send_32)
 
 
 def catch_up(case: str) -> Result:
@@ -350,180 +341,3 @@ CASES: Final[dict[str, Case]] = {
     "spark-stream-latency": Case(spark.stream_latency, Bar("value", 1_000, is_ceiling=True)),
     "long-poll-1000": Case(long_poll_1000, Bar("value", 5, is_ceiling=True)),
 }
-
-
-def _produce(
-    case: str, flush: str, size: int = KIB, send: "Callable[[Producer, bytes, float], int] | None" = None
-) -> Result:
-    """Produce from one thread for PRODUCE_S, by default with send_async, until everything is acknowledged."""
-    send = send or send_for
-    with environment(flush) as on, Client(on.zookeeper) as client:
-        producer, payload = client.producer(), b"x" * size
-        send(producer, payload, PRODUCE_S / 10)
-        with measured(on.broker_pid) as load:
-            start = time.perf_counter()
-            sent = send(producer, payload, PRODUCE_S)
-            elapsed = time.perf_counter() - start
-        baseline = copy_baseline(on.directory, max(sent * size, 64 * KIB * KIB))
-        detail = {"messages_s": round(sent / elapsed)} | load.detail(sent) | baseline.detail()
-        return Result(case, sent * size / elapsed / 1e6, "MB/s", baseline.bytes_per_s / 1e6, detail)
-
-
-def send_for(producer: Producer, payload: bytes, seconds: float) -> int:
-    """Send for *seconds*, then wait for every acknowledgement. Returns the number sent."""
-    end, sent = time.perf_counter() + seconds, 0
-    while time.perf_counter() < end:
-        for _ in range(1000):
-            producer.send_async(TOPIC, payload)
-        sent += 1000
-    producer.flush()
-    return sent
-
-
-def send_many_for(producer: Producer, payload: bytes, seconds: float) -> int:
-    """Do the same as send_for with send_many, a megabyte a call."""
-    end, sent, payloads = time.perf_counter() + seconds, 0, [payload] * (10**6 // len(payload))
-    while time.perf_counter() < end:
-        producer.send_many(TOPIC, payloads)
-        sent += len(payloads)
-    producer.flush()
-    return sent
-
-
-def _send(case: str, threads: int) -> Result:
-    with environment("sync") as on, Client(on.zookeeper) as client:
-        sent, elapsed, used = _in_threads(on, threads, PRODUCE_S, lambda number: sender(client, b"x" * KIB))
-        return Result(case, sent / elapsed, "messages/s", fsync_baseline(on.directory), {"threads": threads} | used)
-
-
-def _load_1k(client: Client) -> tuple[int, float]:
-    producer, payload = client.producer(), b"x" * KIB
-    send_for(producer, payload, PRODUCE_S / 10)
-    start = time.perf_counter()
-    sent = send_for(producer, payload, PRODUCE_S)
-    return sent, time.perf_counter() - start
-
-
-def _load_send_32(client: Client) -> tuple[int, float]:
-    sent, elapsed, _ = _in_threads(None, 32, PRODUCE_S, lambda number: sender(client, b"x" * KIB))
-    return sent, elapsed
-
-
-def sender(client: Client, payload: bytes) -> Callable[[], None]:
-    """Return a function that sends one message and waits for its reply."""
-    producer = client.producer()
-
-    def one() -> None:
-        producer.send(TOPIC, payload)
-
-    return one
-
-
-def _xa(case: str, threads: int, messages: int = 1) -> Result:
-    with environment("sync") as on, Client(on.zookeeper) as client:
-        done, elapsed, used = _in_threads(on, threads, XA_S, lambda number: branch(client, number, messages))
-        detail = {"threads": threads, "messages": messages} | used
-        return Result(case, done / elapsed, "tx/s", fsync_baseline(on.directory), detail)
-
-
-def branch(client: Client, number: int, messages: int) -> Callable[[], None]:
-    """Return a function that begins, fills, prepares and commits one branch. *number*: of its thread."""
-    producer = client.producer(qualifier=f"bench-{number}")
-    payload, count = b"x" * KIB, iter(range(10**9))
-
-    def one() -> None:
-        producer.tpc_begin(Xid.of(f"{number}-{next(count)}", "bench"), topics=(TOPIC,))
-        for _ in range(messages):
-            producer.send_async(TOPIC, payload)
-        assert producer.tpc_prepare()
-        producer.tpc_commit()
-
-    return one
-
-
-def _in_threads(
-    on: Environment | None, threads: int, seconds: float, make: Callable[[int], Callable[[], None]]
-) -> tuple[int, float, dict[str, Any]]:
-    """Call the function that *make* returns for each thread repeatedly for *seconds*. Returns the number of calls, the
-    time and, with *on*, what a call used. The first tenth is warm-up and does not count."""
-    works = [make(number) for number in range(threads)]
-    counts, errors = [0] * threads, list[BaseException]()
-    counting, stopping = threading.Event(), threading.Event()
-
-    def run(number: int) -> None:
-        work = works[number]
-        try:
-            while not stopping.is_set():
-                work()
-                counts[number] += counting.is_set()
-        except BaseException as error:
-            errors.append(error)
-            stopping.set()
-
-    running = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
-    for thread in running:
-        thread.start()
-    stopping.wait(seconds / 10)
-    counting.set()
-    with measured(None if on is None else on.broker_pid) as load:
-        start = time.perf_counter()
-        stopping.wait(seconds)
-        elapsed = time.perf_counter() - start
-    stopping.set()
-    for thread in running:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return sum(counts), elapsed, {} if on is None else load.detail(sum(counts))
-
-
-def _consume_all(
-    case: str, size: int, *, spread: int = 0, one_by_one: bool = False, as_columns: bool = False
-) -> Result:
-    """Consume messages of *size* bytes, or up to *spread* more or less."""
-    with environment("interval:100") as on, Client(on.zookeeper) as client:
-        total = _fill(client, CONSUME_BYTES // size, size, spread)
-        baseline = copy_baseline(on.directory, total * size)
-        elapsed, used = _consume(on, client, total, one_by_one=one_by_one, as_columns=as_columns)
-    detail = {"messages_s": round(total / elapsed)} | used | baseline.detail()
-    return Result(case, total * size / elapsed / 1e6, "MB/s", baseline.bytes_per_s / 1e6, detail)
-
-
-def _fill(client: Client, total: int, size: int, spread: int = 0) -> int:
-    """Put *total* messages of *size* bytes, or up to *spread* more or less. Returns their number."""
-    producer = client.producer()
-    payloads = itertools.cycle([b"x" * each for each in range(size - spread, size + spread + 1)])
-    for payload in itertools.islice(payloads, total):
-        producer.send_async(TOPIC, payload)
-    producer.flush()
-    return total
-
-
-def _consume(
-    on: Environment, client: Client, total: int, *, one_by_one: bool, as_columns: bool
-) -> tuple[float, dict[str, Any]]:
-    seen, all_seen, lock = [0], threading.Event(), threading.Lock()
-    consumer, numbers = client.consumer("bench"), itertools.count(1)
-
-    def on_batch(batch: Batch) -> None:
-        with lock:
-            seen[0] += batch.to_arrow().num_rows if as_columns else len(batch.messages)
-            if seen[0] >= total:
-                all_seen.set()
-
-    def on_message(message: ReceivedMessage) -> None:
-        seen[0] = next(numbers)  # which no two threads get twice
-        if seen[0] >= total:
-            all_seen.set()
-
-    if one_by_one:
-        consumer.subscribe(TOPIC, on_message=on_message, max_bytes=KIB * KIB)
-    else:
-        consumer.subscribe(TOPIC, on_batch, max_bytes=KIB * KIB)
-    start = time.perf_counter()
-    with consumer:  # its runners end with the block
-        with measured(on.broker_pid) as load:
-            if not all_seen.wait(120):
-                raise RuntimeError(f"{seen[0]} of {total} messages consumed within 120 s")
-            elapsed = time.perf_counter() - start
-        return elapsed, load.detail(total)

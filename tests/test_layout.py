@@ -1,4 +1,4 @@
-"""A product file holds one concept: a long one says why it is one, a short one why it stands alone."""
+"""A file of the product, or of its benchmark, holds one concept: a long or short one says why it is so."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parent.parent
-PACKAGES: Final = ("journal", "zk", "meta_client", "meta_broker", "spark_jobs")
+PACKAGES: Final = ("journal", "zk", "meta_client", "meta_broker", "spark_jobs", "bench")
 LINES_MAX: Final = 350
 LINES_MIN: Final = 25
 FILES: Final = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
