@@ -11,6 +11,11 @@ import pytest
 
 ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = ("journal", "meta_broker", "meta_client", "spark_jobs", "zk")
+TREES: Final = {
+    path.relative_to(ROOT): ast.parse(path.read_text())
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
 
 
 def members_of(union: ast.expr) -> set[str]:
@@ -25,12 +30,11 @@ def returns_text_or_else(annotation: ast.expr) -> bool:
     return any("str" in members and members - {"str", "None"} for members in unions)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_no_function_returns_text_beside_a_value(package: str) -> None:
+def test_no_function_returns_text_beside_a_value() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.returns is not None
         and returns_text_or_else(node.returns)
@@ -52,14 +56,37 @@ def test_unions_that_are_found(annotation: str, is_found: bool) -> None:
     assert returns_text_or_else(ast.parse(annotation, mode="eval").body) is is_found
 
 
+def tuple_lengths() -> dict[str, int]:
+    """Name of each NamedTuple -> the number of its fields."""
+    return {
+        node.name: sum(isinstance(field, ast.AnnAssign) for field in node.body)
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases)
+    }
+
+
+def test_no_union_has_tuples_that_may_be_equal() -> None:
+    """A NamedTuple equals any other with the same fields: in a union they could not be told apart by ==."""
+    lengths = tuple_lengths()
+    alike = {
+        f"{path}:{union.lineno} {sorted(members)}"
+        for path, tree in TREES.items()
+        for union in ast.walk(tree)
+        if isinstance(union, ast.BinOp)
+        for members in [members_of(union) & lengths.keys()]
+        if len({lengths[name] for name in members}) < len(members)
+    }
+    assert alike == set(), "make them frozen dataclasses with slots, or msgspec structs"
+
+
 def public_classes() -> dict[str, list[str]]:
     """Name of each public class -> the modules that define it."""
     found: dict[str, list[str]] = {}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    for path, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path))
     return found
 
 

@@ -5,6 +5,7 @@ less than what was filtered. So only one contiguous run is returned, and rejecte
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -15,13 +16,15 @@ class FrameVerdict(NamedTuple):
     is_accepted: bool
 
 
-class Deliver(NamedTuple):
+@dataclass(frozen=True, slots=True)  # and Skip: as tuples they would be equal to one another
+class Deliver:
     """Answer with the first *size* bytes of the slice."""
 
     size: int
 
 
-class Skip(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Skip:
     """Answer with a 301 to *size* bytes after the requested offset."""
 
     size: int

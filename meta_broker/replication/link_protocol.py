@@ -5,7 +5,7 @@ Journal bytes are passed on as they arrive: a link buffers at most a header or o
 
 import struct
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -108,21 +108,21 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     text: Annotated[str, msgspec.Meta(max_length=4096)]
 
 
-class SnapshotChunk(NamedTuple):
+class SnapshotChunk(msgspec.Struct, frozen=True):
     """Master: bytes of the checkpoint file from *position* on."""
 
     position: int
     data: bytes | memoryview
 
 
-class JournalChunk(NamedTuple):
+class JournalChunk(msgspec.Struct, frozen=True):
     """Master, or a slave after FETCH_TAIL: bytes of the journal from *lsn* on."""
 
     lsn: Lsn
     data: bytes | memoryview
 
 
-class Heartbeat(NamedTuple):
+class Heartbeat(msgspec.Struct, frozen=True):
     """Master: its position. Sent at least every beat_ms."""
 
     high_watermark: Lsn  # everything below is acknowledged
@@ -132,7 +132,7 @@ class Heartbeat(NamedTuple):
     mode: Literal["async", "sync"]
 
 
-class FlushAck(NamedTuple):
+class FlushAck(msgspec.Struct, frozen=True):
     """Slave: everything below *flushed* is fsynced. Sent at least every beat_ms."""
 
     flushed: Lsn

@@ -6,6 +6,7 @@ in its partition is answered. A message whose answer is lost is not sent again t
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from journal.records.producer_state import BatchSequence
@@ -54,27 +55,31 @@ class SendAttempt(NamedTuple):
         return MultiPut(topic, number, len(self.bodies), crc31(frames), self.sequence, None, opaque, frames)
 
 
-class Connected(NamedTuple):
+@dataclass(frozen=True, slots=True)  # and those below: as tuples they would be equal to one another
+class Connected:
     """A broker is connected; it has these *extensions*."""
 
     connection: Transport
     extensions: Collection[str]
 
 
-class ConnectFailed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ConnectFailed:
     """A broker could not be connected; with the present views of the topics that needed it."""
 
     error: Exception
     views: Mapping[str, TopicView | None]
 
 
-class Retriable(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Retriable:
     """The batch may be stored or not: send it again under its number, because of *error*."""
 
     error: BaseException
 
 
-class Deferred(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Deferred:
     """The broker takes nothing for now, or has the batch on the master alone: send it again under its number.
     *failure*: its outcome if its time is over."""
 
