@@ -2,7 +2,7 @@
 
 import struct
 from enum import IntEnum
-from typing import NamedTuple, NewType
+from typing import NewType
 
 import msgspec
 
@@ -15,9 +15,6 @@ Offset = NewType("Offset", int)  # byte position in one partition since its birt
 _HEADER = struct.Struct("<IBBHIIIIIIQQQ")
 _CRC = struct.Struct("<I")
 _LENGTHS, _LENGTHS_AT = struct.Struct("<II"), 8
-# Reasons that more bytes may remove, while a record is still arriving.
-INCOMPLETE_HEADER = "cut off inside a header"
-EXCEEDS_SEGMENT = "lengths that leave the segment"
 HEADER_BYTES = _HEADER.size
 ALIGNMENT = 8  # every record starts on it, so that the search for a later record reads words, not bytes
 LSN_FIELD = 32  # where a header holds its own LSN
@@ -134,12 +131,24 @@ def pack(
     return _CRC.pack(crc32(tail)) + tail
 
 
-class InvalidHeader(NamedTuple):
+class InvalidHeader(msgspec.Struct, frozen=True):
     """Reason why the bytes at a position are no record. *bytes_total*: of the record, if its header is valid, else
     0."""
 
     reason: str
     bytes_total: int = 0
+
+
+class IncompleteHeader(InvalidHeader, frozen=True):
+    """The bytes end inside a header. More of them may make it one, while a record is still arriving."""
+
+
+class ExceedsSegment(InvalidHeader, frozen=True):
+    """The lengths leave the segment, or what is here of it: as above."""
+
+
+_INCOMPLETE = IncompleteHeader("cut off inside a header")
+_EXCEEDS = ExceedsSegment("lengths that leave the segment")
 
 
 def unpack(view: memoryview, position: int, lsn: int, pad_end: int = 0) -> RecordHeader | InvalidHeader:
@@ -149,7 +158,7 @@ def unpack(view: memoryview, position: int, lsn: int, pad_end: int = 0) -> Recor
     for bytes that are no record, but returns InvalidHeader with the reason.
     """
     if position + HEADER_BYTES > len(view):
-        return InvalidHeader(INCOMPLETE_HEADER)
+        return _INCOMPLETE
     (
         crc,
         kind,
@@ -173,7 +182,7 @@ def unpack(view: memoryview, position: int, lsn: int, pad_end: int = 0) -> Recor
     if meta_bytes > META_BYTES_MAX or body + body_bytes > (
         pad_end if pad_end and kind == RecordType.PAD else len(view)
     ):
-        return InvalidHeader(EXCEEDS_SEGMENT)
+        return _EXCEEDS
     if crc32(view[position + 4 : body]) != crc:
         return InvalidHeader("header checksum")
     # An unknown type passes: a newer metaq's record is whole, and must not be truncated as a torn one.

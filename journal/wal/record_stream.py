@@ -11,9 +11,9 @@ from typing import NamedTuple
 from journal.errors import ForeignJournal, ForeignStream, InvalidContent
 from journal.records.header import (
     ALIGNMENT,
-    EXCEEDS_SEGMENT,
     HEADER_BYTES,
-    INCOMPLETE_HEADER,
+    ExceedsSegment,
+    IncompleteHeader,
     InvalidHeader,
     Lsn,
     RecordType,
@@ -187,9 +187,9 @@ class RecordStream:
 def _bytes_wanted(invalid: InvalidHeader, view: memoryview, position: int, lsn: int, segment_end: int) -> int:
     """Return the bytes needed before the record at *position* can be judged. Raises ForeignStream if more bytes cannot
     make it valid."""
-    if invalid.reason == INCOMPLETE_HEADER:
+    if isinstance(invalid, IncompleteHeader):
         return HEADER_BYTES
     size = record_bytes(*lengths(view, position))
-    if invalid.reason != EXCEEDS_SEGMENT or size <= len(view) - position or size > segment_end - lsn:
+    if not isinstance(invalid, ExceedsSegment) or size <= len(view) - position or size > segment_end - lsn:
         raise ForeignStream(lsn, invalid.reason)
     return size

@@ -5,10 +5,10 @@ from typing import Final
 
 from journal.errors import UnreadableRange
 from journal.records.header import (
-    EXCEEDS_SEGMENT,
     HEADER_BYTES,
-    INCOMPLETE_HEADER,
     META_BYTES_MAX,
+    ExceedsSegment,
+    IncompleteHeader,
     InvalidHeader,
     RecordHeader,
     is_intact_header,
@@ -20,13 +20,11 @@ from journal.wal.storage_file import FileReader, StorageFile
 
 WINDOW_BYTES: Final = 1 << 20
 LOOK_BYTES: Final = 16 * 1024  # for reads of single records
-_NEEDS_MORE: Final = (INCOMPLETE_HEADER, EXCEEDS_SEGMENT)
+_NEEDS_MORE: Final = (IncompleteHeader, ExceedsSegment)
 
 
-class Unreadable(InvalidHeader):
+class Unreadable(InvalidHeader, frozen=True):
     """Result for a position whose bytes cannot be read: a record may or may not be there."""
-
-    __slots__ = ()
 
 
 class RecordWindow:
@@ -54,9 +52,9 @@ class RecordWindow:
         else:
             self._read(position, self._window_bytes)
             found = unpack(self.view, 0, self._base + position, self.size - position)
-        if not isinstance(found, InvalidHeader) or found.reason not in _NEEDS_MORE:
-            return found
-        return self._judge_long(position, found)
+        if isinstance(found, _NEEDS_MORE):
+            return self._judge_long(position, found)
+        return found
 
     def invalidate(self) -> None:
         """Drop the view, so that the next judgement reads again."""
@@ -64,7 +62,7 @@ class RecordWindow:
 
     def _judge_long(self, position: int, found: InvalidHeader) -> RecordHeader | InvalidHeader:
         """Judge a record that does not end in the view. *found*: the verdict so far."""
-        if found.reason == INCOMPLETE_HEADER:
+        if isinstance(found, IncompleteHeader):
             return self._unless_unreadable(found)
         meta_bytes, body_bytes = lengths(self.view, position - self.start)
         head_bytes = HEADER_BYTES + meta_bytes
@@ -79,7 +77,7 @@ class RecordWindow:
             return InvalidHeader("header checksum")
         self._read(position, max(head_bytes + body_bytes, self._window_bytes))
         if len(self.view) < head_bytes + body_bytes:
-            return self._unless_unreadable(InvalidHeader(found.reason, record_bytes(meta_bytes, body_bytes)))
+            return self._unless_unreadable(ExceedsSegment(found.reason, record_bytes(meta_bytes, body_bytes)))
         return unpack(self.view, 0, self._base + position, self.size - position)
 
     def _unless_unreadable(self, invalid: InvalidHeader) -> InvalidHeader:

@@ -95,7 +95,7 @@ def reason(error: BaseException, identity: TableIdentity) -> str:
     match getattr(error, "sqlstate", None):
         case "23505":
             return "a resolver has rolled it back meanwhile, so long did it take from PREPARE to COMMIT: do it again"
-        case "23502" if '"brokers"' in str(error):
+        case "23502" if _column_of(error) == "brokers":
             return ENDED
         case "23502":
             return f"its database transaction is older than {identity.age_s_max} s, and must not decide any more"
@@ -104,6 +104,12 @@ def reason(error: BaseException, identity: TableIdentity) -> str:
         case "25P02":
             return FAILED
     return one_line(error)
+
+
+def _column_of(error: BaseException) -> str | None:
+    """Return the column that the server names: psycopg has it in `diag`, and SQLAlchemy in the error that it wraps."""
+    found = (getattr(getattr(each, "diag", each), "column_name", None) for each in (error, error.__cause__))
+    return next((name for name in found if name is not None), None)
 
 
 def quoted(*names: str) -> str:

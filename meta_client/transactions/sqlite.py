@@ -71,7 +71,7 @@ class SqliteSession:
             self._connection.execute(f"RELEASE {_SAVEPOINT}")
             self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
         except sqlite3.Error as error:
-            if "no such savepoint" not in str(error):
+            if _code_of(error) != sqlite3.SQLITE_ERROR:  # that of no other failure of a RELEASE
                 return one_line(error)
             return (
                 "its transaction was ended inside the block, by commit(), rollback(), `with connection:`, "
@@ -85,11 +85,13 @@ class SqliteSession:
         try:
             self._connection.execute(_DECIDE, values)
         except sqlite3.Error as error:
-            reason = one_line(error)
-            if "UNIQUE" in reason:
-                reason = "a resolver has rolled it back meanwhile: do it again"
-            elif "NOT NULL" in reason:
-                reason = f"it is older than {self._identity.age_s_max} s, and must not decide any more"
+            match _code_of(error):
+                case sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY | sqlite3.SQLITE_CONSTRAINT_UNIQUE:
+                    reason = "a resolver has rolled it back meanwhile: do it again"
+                case sqlite3.SQLITE_CONSTRAINT_NOTNULL:
+                    reason = f"it is older than {self._identity.age_s_max} s, and must not decide any more"
+                case _:
+                    reason = one_line(error)
             raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, reason) from error
 
     def commit(self) -> None:
@@ -176,7 +178,12 @@ def _look_up(connection: sqlite3.Connection) -> TableIdentity:
 
 
 def _is_lock(error: Exception) -> bool:
-    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+    return _code_of(error) == sqlite3.SQLITE_BUSY
+
+
+def _code_of(error: Exception) -> int | None:
+    """Return the extended result code; None: SQLite itself was not asked."""
+    return getattr(error, "sqlite_errorcode", None)
 
 
 def _file(connection: sqlite3.Connection) -> str:

@@ -14,6 +14,7 @@ from journal.records.encoders import encode, relocate_bytes, relocate_bytes_at_m
 from journal.records.header import (
     HEADER_BYTES,
     META_BYTES_MAX,
+    ExceedsSegment,
     InvalidHeader,
     Lsn,
     Offset,
@@ -183,7 +184,7 @@ def test_a_header_that_lies_is_bad_with_the_reason(change: dict[str, int], reaso
 
 def test_a_meta_part_of_absurd_length_is_bad() -> None:
     raw = pack(RecordType.FORGET, 0, bytes(META_BYTES_MAX + 1), 0, 0, 1, 1, 128, 0, 0)
-    assert unpack(memoryview(raw), 0, 128) == InvalidHeader("lengths that leave the segment")
+    assert unpack(memoryview(raw), 0, 128) == ExceedsSegment("lengths that leave the segment")
 
 
 LONG = PartitionName("t" * (TOPIC_BYTES_MAX + 1), 0)

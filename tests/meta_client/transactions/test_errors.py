@@ -3,12 +3,15 @@
 from contextlib import closing
 from typing import Any
 
+import asyncpg
 import pytest
 
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed
 from meta_client.errors import TransactionMisuse
 from meta_client.protocol.answers import BranchStatus
-from meta_client.transactions.names import xid_of
+from meta_client.transactions.names import TableName, xid_of
+from meta_client.transactions.postgres_table import ENDED, reason
+from meta_client.transactions.table import TableIdentity
 from tests.fixtures.replicas import wait_until
 from tests.meta_client.transactions.conftest import World
 
@@ -87,3 +90,13 @@ def test_a_branch_that_timed_out(world: World) -> None:
             wait_until(lambda: looking.tpc_status(branch, 0) is BranchStatus.ROLLED_BACK, "it is rolled back")
         world.work(2, connection=connection)
     world.check([2])
+
+
+def test_the_reason_is_told_by_codes_in_whatever_language_the_server_speaks() -> None:
+    identity = TableIdentity(TableName("a" * 32), keep_s=7200)
+    ended, wrapped = asyncpg.NotNullViolationError("une valeur NULL viole la contrainte"), Exception("the adapter's")
+    ended.column_name = "brokers"
+    wrapped.sqlstate, wrapped.__cause__ = ended.sqlstate, ended  # type: ignore[attr-defined]
+    assert (reason(ended, identity), reason(wrapped, identity)) == (ENDED, ENDED)
+    ended.column_name = "outcome"
+    assert reason(ended, identity) == "its database transaction is older than 3600 s, and must not decide any more"
