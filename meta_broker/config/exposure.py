@@ -1,18 +1,10 @@
 """Listening beyond this machine: only with authentication, or when the operator says that it is insecure. Pure."""
 
-import ipaddress
 from collections.abc import Iterator
 
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import ConfigError
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether *host* is an address that only this machine reaches; of names, `localhost` alone is."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+from meta_client.admin.host import is_loopback
 
 
 def check_exposure(config: BrokerConfig, where: str) -> None:

@@ -9,6 +9,7 @@ from prometheus_client import make_wsgi_app
 from prometheus_client.registry import CollectorRegistry
 
 from meta_client.admin.health import Health, HealthCheck, encode_health
+from meta_client.admin.host import may_ask_as
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 SCRAPE_S_MAX: Final = 5.0  # a scrape waits so long for the one before it, which a disk may hold up
 OPEN_METRICS: Final = "application/openmetrics-text"
 WAITING_MAX: Final = 4  # scrapes that wait; each holds a thread
+OTHER_NAME: Final = b"this port is for this machine: ask it by its IP address or as localhost, not by another name\n"
 
 
 class AdminEndpoint:
@@ -40,6 +42,8 @@ class AdminEndpoint:
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
+        if not may_ask_as(environ.get("HTTP_HOST"), environ["SERVER_NAME"]):
+            return _answer(start_response, "421 Misdirected Request", OTHER_NAME)
         if environ["REQUEST_METHOD"] != "GET":
             return _answer(start_response, "405 Method Not Allowed", b"GET only\n", ("Allow", "GET"))
         is_admitted = self._admits(environ.get("HTTP_AUTHORIZATION", ""))

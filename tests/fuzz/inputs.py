@@ -38,9 +38,9 @@ NODES = [
     b'{"batch":7,"branches":[["XID:1:61:62:uq",0]]}',
 ]
 HTTP = [
-    b"GET /metrics HTTP/1.1\r\nHost: h\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:9440\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n",
     b"GET /metrics?name[]=metaq_broker_ready HTTP/1.0\r\nAuthorization: Bearer wrong\r\n\r\n",
-    b"GET /health/live HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\n\r\n",
+    b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1:9440\r\nConnection: keep-alive\r\n\r\n",
     b"GET /health/ready HTTP/1.0\r\nAccept-Encoding: gzip\r\n\r\n",
     b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nhello",
     b"GET //../..%2f%00 HTTP/1.1\r\nX: " + b"y" * 500 + b"\r\n\r\n",

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from meta_broker.config.broker_config import BrokerConfig
-from meta_broker.config.exposure import exposure_warnings, is_loopback
+from meta_broker.config.exposure import exposure_warnings
 from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
+from meta_client.admin.host import is_loopback
 from tests.fixtures.certificates import Certificates
 
 TOPICS = '\n[topics."*"]\n'

@@ -53,13 +53,13 @@ def admin(process: Process) -> Iterator[AdminServer]:
     process.may_answer.set()
 
 
-def connected(admin: AdminServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", admin.port), timeout=60)
+def connected(admin: AdminServer, host: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection((host, admin.port), timeout=60)
 
 
-def ask(admin: AdminServer, request: bytes) -> bytes:
+def ask(admin: AdminServer, request: bytes, host: str = "127.0.0.1") -> bytes:
     """Send *request* and read to the end of the connection."""
-    with connected(admin) as peer:
+    with connected(admin, host) as peer:
         peer.sendall(request)
         return read_all(peer)
 
