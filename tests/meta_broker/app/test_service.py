@@ -1,4 +1,7 @@
-"""The systemd unit and the Dockerfile: what can be tried of them without root, and without a container engine."""
+"""The systemd unit and the Dockerfile: what can be tried of them without root, and without a container engine.
+
+With one: tests/integration/test_container.py.
+"""
 
 import os
 import re
