@@ -77,7 +77,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Commit what the tasks have prepared, or what an earlier run of the batch has decided. Raises as
         BatchEnd.commit."""
         if (query := query_in(messages)) is not None:
-            plan = plan_digest(self._options.checkpoint, batchId)
+            plan = plan_digest(self._options.checkpoint, BatchName(query, batchId))
             with connected(self._options.cluster) as client:
                 BatchEnd(client, query).commit(BatchName(query, batchId), branches_in(messages), plan)
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from meta_client.batches.names import QUALIFIER
 from spark_jobs.sink.commit import verbs_of
-from tests.spark_jobs.conftest import SmallCluster
+from tests.spark_jobs.conftest import QUICK, SmallCluster
 
 WAIT_S = 120
 
@@ -81,11 +81,11 @@ def test_a_named_write_happens_once(spark: SparkSession, cluster: SmallCluster, 
 
 
 def stream(
-    spark: SparkSession, cluster: SmallCluster, topic: str, directory: Path, files_max: int = 1
+    spark: SparkSession, cluster: SmallCluster, topic: str, directory: Path, files_max: int = 1, place: str = ""
 ) -> StreamingQuery:
     source = spark.readStream.format("text").option("maxFilesPerTrigger", files_max).load(str(directory / "in"))
     writer = source.selectExpr("value AS payload", f"'{topic}' AS topic").writeStream.format("metaq")
-    writer = writer.options(zookeeper=cluster.zookeeper, checkpointLocation=str(directory / "checkpoint"))
+    writer = writer.options(zookeeper=cluster.zookeeper, checkpointLocation=place or str(directory / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
     with suppress(StreamingQueryException):  # the query keeps it
         query.awaitTermination(WAIT_S)
@@ -151,6 +151,30 @@ def test_a_restored_checkpoint_whose_next_batch_has_the_newest_number_is_refused
     for failure in failures_of_a_copy(spark, cluster, topic, tmp_path, batches=2):
         assert "is decided with rows from other offsets: its checkpoint is a copy" in failure
     assert stored(cluster, topic) == each_once(20)
+    assert prepared(cluster) == []
+
+
+def test_a_location_that_is_a_url_with_every_character(
+    spark: SparkSession, cluster: SmallCluster, topic: str, tmp_path: Path
+) -> None:
+    """Spark unescapes nothing; it keeps no plan but the newest one here, and repeats a batch with other settings."""
+    place = f"file:{tmp_path}/a%20b #1?/x/../checkpoint ü/"
+    kept, shuffled = "spark.sql.streaming.minBatchesToRetain", "spark.sql.shuffle.partitions"
+    spark.conf.set(kept, "1")
+    try:
+        for first in (0, 10, 20):
+            add_file(tmp_path, first, first + 10)
+            query = stream(spark, cluster, topic, tmp_path, place=place)
+            assert query.exception() is None
+        (found,) = tmp_path.glob("*/checkpoint ü")
+        for noted in (found / "commits").glob("*2*"):
+            noted.unlink()
+        spark.conf.set(shuffled, "3")
+        assert stream(spark, cluster, topic, tmp_path, place=place).exception() is None
+    finally:
+        spark.conf.unset(kept)
+        spark.conf.set(shuffled, QUICK[shuffled])
+    assert stored(cluster, topic) == each_once(30)
     assert prepared(cluster) == []
 
 
