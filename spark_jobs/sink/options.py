@@ -8,6 +8,8 @@ from typing import Final
 
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from meta_client.batches.decision import SinkFailed
+from meta_client.batches.names import BatchName
 from spark_jobs.messages.columns import message_schema
 from spark_jobs.messages.options import SECURITY, ClusterAddress, Given, InvalidOption, cluster_of
 
@@ -21,8 +23,8 @@ _PAYLOAD: Final = (BinaryType(), StringType())
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """Options of a write. *topic*: of all rows, None if a column names it. *write_id*: of a batch write;
-    *is_named*: the caller gave it, so that a repeated write is known. *checkpoint*: location of a stream's; blank
-    for a batch write."""
+    *is_named*: the caller gave it, so that a repeated write is known. *checkpoint*: location of the query that
+    writes; blank outside of streams."""
 
     cluster: ClusterAddress
     topic: str | None
@@ -30,6 +32,21 @@ class WriteOptions:
     is_named: bool
     timeout_s: int
     checkpoint: str
+
+    def write_in(self, stream: BatchName | None) -> BatchName:
+        """Return the name of a batch write within *stream*, a query's micro-batch: in `foreachBatch` one of each.
+        Raises SinkFailed if the options do not go with it."""
+        if self.checkpoint and stream is None:
+            raise SinkFailed(
+                "a batch of a query is told by its checkpoint, and this write is in none: leave option "
+                '"checkpointLocation" out'
+            )
+        if self.is_named and stream is not None and not self.checkpoint:
+            raise SinkFailed(
+                'a write in foreachBatch with option "transactionId" needs option "checkpointLocation" of the query, '
+                "too: without it a batch of a restored checkpoint is taken for the one that had its number"
+            )
+        return BatchName(self.write_id, stream.batch if stream is not None and self.checkpoint else 0)
 
 
 def write_options(options: Mapping[str, str], schema: StructType, *, overwrite: bool, is_stream: bool) -> WriteOptions:
@@ -42,16 +59,21 @@ def write_options(options: Mapping[str, str], schema: StructType, *, overwrite: 
     topic, write_id = given.get("topic"), given.get("transactionId")
     if is_stream:
         given.refuse(("transactionId",), "is for batch writes: a stream's batches are named by its checkpoint")
-    if is_stream and given.get("checkpointLocation") is None:
+    if is_stream and not given.get("checkpointLocation"):
         raise InvalidOption(
             'a stream needs option "checkpointLocation": the sink reads there which rows a batch has, and Spark does '
             "not hand on spark.sql.streaming.checkpointLocation"
         )
     if write_id is not None and _ID.fullmatch(write_id) is None:
         raise InvalidOption(f'option "transactionId" is {write_id[:80]!r}: use 1 to 36 letters, digits, ".", "_", "-"')
+    checkpoint = given.get("checkpointLocation") or ""
+    if checkpoint and write_id is None and not is_stream:
+        raise InvalidOption(
+            'option "checkpointLocation" of a batch write, in foreachBatch, needs "transactionId": a name of yours, '
+            "the same for all batches of the query, and of no other write"
+        )
     _check_columns(schema, topic)
     timeout_s = given.number("transactionTimeout", 1) or _TIMEOUT_S
-    checkpoint = given.get("checkpointLocation") or ""
     is_named, write_id = write_id is not None, write_id or str(uuid.uuid4())
     return WriteOptions(cluster_of(given), topic, write_id, is_named, timeout_s, checkpoint)
 

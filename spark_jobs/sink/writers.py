@@ -26,36 +26,40 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # properties 
 
 @dataclass(frozen=True)
 class Prepared(WriterCommitMessage):
-    """Branches that an attempt has prepared."""
+    """Branches that an attempt has prepared of transaction *name*. *stream*: the micro-batch whose rows they are."""
 
-    query: str
+    name: BatchName
     branches: tuple[BranchName, ...]
+    stream: BatchName | None
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("metaq")`: the whole write is one transaction."""
+    """`df.write.format("metaq")`: the whole write is one transaction; in `foreachBatch`, a numbered one."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        self._name = BatchName(options.write_id, 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
         """Put the rows of a task and prepare them. Raises SinkFailed, SendFailed, PrepareFailed, ZooKeeperError."""
-        return write_task(self._options, self._name, iterator)
+        return write_task(self._options, self._options.write_in(stream_batch()), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit what the tasks have prepared. Raises as BatchEnd.commit."""
+        """Commit what the tasks have prepared. Raises as BatchEnd.commit, SinkFailed for a plan that can't be read."""
+        first = prepared_in(messages)
+        assert first is not None, "Spark runs a task also for no rows"
         with connected(self._options.cluster) as client:
-            end = BatchEnd(client, self._name.query)
-            end.commit(self._name, branches_in(messages))
+            end = BatchEnd(client, first.name.query)
+            end.commit(first.name, branches_in(messages), plan_of(self._options, first))
             if not self._options.is_named:
                 end.decisions.delete()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Roll back what the tasks have prepared. Raises as BatchEnd.abort."""
+        first = prepared_in(messages)
+        name = BatchName(self._options.write_id, 0) if first is None else first.name
         with connected(self._options.cluster) as client:
-            end = BatchEnd(client, self._name.query)
-            if end.abort(self._name) and not self._options.is_named:
+            end = BatchEnd(client, name.query)
+            if end.abort(name) and not self._options.is_named:
                 end.decisions.delete()
 
 
@@ -67,25 +71,32 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
         """Put the rows of a task and prepare them. Raises SinkFailed, SendFailed, PrepareFailed, ZooKeeperError."""
-        task = TaskContext.get()
-        query, batch = (None, None) if task is None else map(task.getLocalProperty, (_QUERY, _BATCH))
-        if query is None or batch is None:
+        if (stream := stream_batch()) is None:
             raise SinkFailed("this Spark does not tell its tasks which query and batch they are of: use foreachBatch")
-        return write_task(self._options, BatchName(query, int(batch)), iterator)
+        return write_task(self._options, stream, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - the API's
         """Commit what the tasks have prepared, or what an earlier run of the batch has decided. Raises as
-        BatchEnd.commit."""
-        if (query := query_in(messages)) is not None:
-            plan = plan_digest(self._options.checkpoint, BatchName(query, batchId))
+        BatchWriter.commit."""
+        if (first := prepared_in(messages)) is not None:
+            assert first.name.batch == batchId
             with connected(self._options.cluster) as client:
-                BatchEnd(client, query).commit(BatchName(query, batchId), branches_in(messages), plan)
+                end = BatchEnd(client, first.name.query)
+                end.commit(first.name, branches_in(messages), plan_of(self._options, first))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - the API's
         """Roll back what the tasks have prepared. Raises as BatchEnd.abort."""
-        if (query := query_in(messages)) is not None:
+        if (first := prepared_in(messages)) is not None:
+            assert first.name.batch == batchId
             with connected(self._options.cluster) as client:
-                BatchEnd(client, query).abort(BatchName(query, batchId))
+                BatchEnd(client, first.name.query).abort(first.name)
+
+
+def stream_batch() -> BatchName | None:
+    """Return the micro-batch whose task this is; None outside of a stream. Spark sets these properties."""
+    task = TaskContext.get()
+    query, batch = (None, None) if task is None else map(task.getLocalProperty, (_QUERY, _BATCH))
+    return None if query is None or batch is None else BatchName(query, int(batch))
 
 
 def branches_in(messages: Sequence[WriterCommitMessage | None]) -> tuple[BranchName, ...]:
@@ -93,10 +104,17 @@ def branches_in(messages: Sequence[WriterCommitMessage | None]) -> tuple[BranchN
     return tuple(branch for message in messages if isinstance(message, Prepared) for branch in message.branches)
 
 
-def query_in(messages: Sequence[WriterCommitMessage | None]) -> str | None:
-    """Return the query that *messages* are of; None if no task ended: what some have prepared, the next run rolls
-    back."""
-    return next((message.query for message in messages if isinstance(message, Prepared)), None)
+def prepared_in(messages: Sequence[WriterCommitMessage | None]) -> Prepared | None:
+    """Return one of *messages*, all of one transaction; None if no task ended: what some have prepared, the next run
+    rolls back."""
+    return next((message for message in messages if isinstance(message, Prepared)), None)
+
+
+def plan_of(options: WriteOptions, prepared: Prepared) -> str:
+    """Return the digest of what Spark planned as the micro-batch; blank outside of a stream. Raises SinkFailed."""
+    if prepared.stream is None or not options.checkpoint:
+        return ""
+    return plan_digest(options.checkpoint, prepared.stream)
 
 
 def write_task(options: WriteOptions, name: BatchName, rows: Iterator[pa.RecordBatch]) -> Prepared:
@@ -118,7 +136,7 @@ def write_task(options: WriteOptions, name: BatchName, rows: Iterator[pa.RecordB
             raise
         finally:
             producer.leave()
-    return Prepared(name.query, tuple(branch_at(attempt, broker_id) for broker_id in prepared))
+    return Prepared(name, tuple(branch_at(attempt, broker_id) for broker_id in prepared), stream_batch())
 
 
 def _xid(name: BatchName, attempt: str, gtrid: str, broker_id: int) -> Xid:

@@ -28,6 +28,7 @@ def test_a_write_that_is_named_is_known_when_it_is_repeated() -> None:
         ({"topic": "orders"}, PAYLOAD, False, False, 'needs option "zookeeper"'),
         (TOPIC | {"transactionId": "x"}, PAYLOAD, False, True, "named by its checkpoint"),
         (TOPIC, PAYLOAD, False, True, "needs option .checkpointLocation"),
+        (STREAM | {"topic": "orders"}, PAYLOAD, False, False, 'needs "transactionId": a name of yours'),
         (TOPIC | {"transactionId": "a b"}, PAYLOAD, False, False, "use 1 to 36 letters"),
         (TOPIC | {"transactionTimeout": "0"}, PAYLOAD, False, False, "whole number from 1"),
         (TOPIC, StructType().add("payload", BinaryType()).add("amount", IntegerType()), False, False, "amount"),

@@ -178,6 +178,61 @@ def test_a_location_that_is_a_url_with_every_character(
     assert prepared(cluster) == []
 
 
+def for_each_batch(spark: SparkSession, cluster: SmallCluster, directory: Path, **options: Any) -> StreamingQuery:
+    """Write each file to the topic of the options by a batch write of its own."""
+    source = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(directory / "in"))
+
+    def copy(frame: DataFrame, _: int) -> None:
+        write(frame.withColumnRenamed("value", "payload"), cluster, **options)
+
+    writer = source.writeStream.foreachBatch(copy).option("checkpointLocation", str(directory / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    with suppress(StreamingQueryException):
+        query.awaitTermination(WAIT_S)
+    return query
+
+
+def test_a_write_in_for_each_batch_is_as_exact_as_the_sink(
+    spark: SparkSession, cluster: SmallCluster, topic: str, tmp_path: Path
+) -> None:
+    """A repeated batch is there once; one of a restored checkpoint, with the number of another, is not left out in
+    silence; and one node holds the decisions of all."""
+    before = decisions(cluster)
+    named = {"topic": topic, "transactionId": topic, "checkpointLocation": str(tmp_path / "checkpoint")}
+    add_file(tmp_path, 0, 10)
+    assert for_each_batch(spark, cluster, tmp_path, **named).exception() is None
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "older")
+    add_file(tmp_path, 10, 20)
+    assert for_each_batch(spark, cluster, tmp_path, **named).exception() is None
+    for noted in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+        noted.unlink()
+    assert for_each_batch(spark, cluster, tmp_path, **named).exception() is None
+    assert stored(cluster, topic) == each_once(20)
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "older").rename(tmp_path / "checkpoint")
+    (tmp_path / "in" / "10.txt").unlink()
+    add_file(tmp_path, 30, 40)
+    failure = for_each_batch(spark, cluster, tmp_path, **named).exception()
+    assert "is decided with rows from other offsets: its checkpoint is a copy" in str(failure)
+    assert stored(cluster, topic) == each_once(20)
+    assert decisions(cluster) - before == {topic}
+    assert prepared(cluster) == []
+
+
+def test_a_named_write_in_for_each_batch_needs_the_checkpoint(
+    spark: SparkSession, cluster: SmallCluster, topic: str, tmp_path: Path
+) -> None:
+    add_file(tmp_path, 0, 10)
+    failure = for_each_batch(spark, cluster, tmp_path, topic=topic, transactionId=topic).exception()
+    assert 'needs option "checkpointLocation" of the query' in str(failure)
+    with pytest.raises(PySparkException, match="this write is in none: leave option"):
+        write(numbers(spark, 2), cluster, topic=topic, transactionId=topic, checkpointLocation=str(tmp_path))
+    assert stored(cluster, topic) == Counter()
+    assert for_each_batch(spark, cluster, tmp_path, topic=topic).exception() is None, "not named, not repeated"
+    assert stored(cluster, topic) == each_once(10)
+    assert prepared(cluster) == []
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "reason"),
     [
