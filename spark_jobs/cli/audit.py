@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import click
@@ -24,7 +24,7 @@ _STYLES = {
 
 
 @click.command()
-@click.argument("directory")
+@click.argument("directories", metavar="DIRECTORY...", nargs=-1, required=True)
 @click.option(
     "--indexes", "with_indexes", is_flag=True, help="Compare the partitions' index files with the journal, too."
 )
@@ -33,9 +33,9 @@ _STYLES = {
     help="Archive of its segments, a directory or URL, read as one journal with DIRECTORY.",
 )
 @spark_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a directory, a line each.")
 def audit(
-    directory: str,
+    directories: tuple[str, ...],
     archive: str | None,
     master: str,
     settings: Mapping[str, str],
@@ -43,11 +43,11 @@ def audit(
     with_indexes: bool,
     as_json: bool,
 ) -> None:
-    """Prove from its bytes that the journal in DIRECTORY lost nothing and doubled nothing.
+    """Prove from its bytes that the journal in each DIRECTORY lost nothing and doubled nothing.
 
     DIRECTORY is a broker's data directory, live or dead, or an archive of its segment files, also by its URL
     (s3://...), which the workers read by themselves. It is only read; a live broker is not disturbed, and what it
-    appends meanwhile may or may not be counted.
+    appends meanwhile may or may not be counted. Several are audited one after the other by one Spark.
 
     \b
     records      every record reads back as it was written
@@ -66,6 +66,7 @@ def audit(
 
     \b
     On this machine:   metaq audit /var/lib/metaq
+    All brokers:       metaq audit /archive/broker-*
     An object store:   metaq audit s3://bucket/broker-0
     On a cluster:      metaq audit /archive/broker-0 --master spark://spark-master:7077
                        (metaq installed on every worker, the directory mounted there, both at the same path;
@@ -74,19 +75,22 @@ def audit(
 
     Exit code: 0 all checks hold, 1 some do not, 2 the audit could not be done.
     """
-    started = time.monotonic()
-    report = _run(directory, archive, master, settings, with_indexes=with_indexes)
+    if archive is not None and len(directories) > 1:
+        _fail("--archive is of one DIRECTORY: audit the others by commands of their own")
+    started, verdicts = time.monotonic(), []
+    for report in _reports(directories, archive, master, settings, with_indexes=with_indexes):
+        if as_json:
+            click.echo(json.dumps(report.as_json()))
+        else:
+            print_report(report)
+        verdicts.append(report.holds)
     _progress(f"done in {time.monotonic() - started:.1f} s")
-    if as_json:
-        click.echo(json.dumps(report.as_json()))
-    else:
-        print_report(report)
-    raise SystemExit(0 if report.holds else 1)
+    raise SystemExit(0 if all(verdicts) else 1)
 
 
-def _run(
-    directory: str, archive: str | None, master: str, settings: Mapping[str, str], *, with_indexes: bool
-) -> AuditReport:
+def _reports(
+    directories: Sequence[str], archive: str | None, master: str, settings: Mapping[str, str], *, with_indexes: bool
+) -> Iterator[AuditReport]:
     try:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
         from pyspark.errors import PySparkException
@@ -99,17 +103,20 @@ def _run(
         _fail(f"no module {error.name}: the audit runs on Spark: run pip install 'metaq-broker[spark]'")
     try:
         checked_master(master)
-        place, other = place_of(directory), None if archive is None else place_of(archive)
-        if other is not None:
-            plan(other)
-        plan(place)  # report a wrong directory before Spark takes seconds to start
+        other = None if archive is None else place_of(archive)
+        places = [place_of(directory) for directory in directories]
+        for place in [*places, *([] if other is None else [other])]:
+            plan(place)  # report a wrong one before Spark takes seconds to start
         _progress(f"starting Spark at {master}")
         with spark_session(master, name="metaq audit", options=settings) as spark:
-            try:
-                return audit_journal(spark, place, archive=other, with_indexes=with_indexes, on_progress=_progress)
-            except (PySparkException, Py4JError) as error:
-                reason = telling_line(str(error))  # which asks the session
-        _fail_of_spark(master, reason)
+            for place in places:
+                try:
+                    report = audit_journal(
+                        spark, place, archive=other, with_indexes=with_indexes, on_progress=_progress
+                    )
+                except (PySparkException, Py4JError) as error:
+                    _fail_of_spark(master, telling_line(str(error)))  # which asks the session
+                yield report
     except (JournalError, JavaNotFound, InvalidMaster, ClusterAway) as error:
         _fail(str(error))
     except (PySparkException, Py4JError) as error:

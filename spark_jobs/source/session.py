@@ -136,14 +136,13 @@ def _environment(home: Path, python: str, *, is_local: bool) -> Iterator[None]:
 
 def _end_jvm() -> None:
     """End the JVM, which PySpark would leave to the end of the process, so that the scratch directory can be
-    removed. One that was there before, as in spark-submit, is only left."""
+    removed. One that was there before, as in spark-submit, is only left: closing its connections would wait for those
+    on which it has called this process, as for `foreachBatch`."""
     gateway = SparkContext._gateway
     if gateway is None:
         return
     process = gateway.proc  # PySpark's own launcher puts it there
-    if process is None:
-        gateway.close()
-    else:
+    if process is not None:
         gateway.shutdown()
         if process.stdin is not None:
             process.stdin.close()  # makes its JVM exit

@@ -69,8 +69,8 @@ def test_what_a_terminal_would_obey_is_not_printed(capsys: pytest.CaptureFixture
     assert "  LSN 700  gap: ?]0;owned?[red]orders-0 line?break\n" in printed
 
 
-def test_damage_is_told_in_json_with_exit_code_1(
-    honest: Path, tmp_path: Path, spark_started: Started, monkeypatch: pytest.MonkeyPatch
+def test_damage_in_one_of_two_is_told_in_json_with_exit_code_1(
+    honest: Path, honest_master_copy: Path, tmp_path: Path, spark_started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the worker's Spark; docs/operations/inspect.md runs the command with its own."""
     header = records_of(honest)[5].header
@@ -85,9 +85,10 @@ def test_damage_is_told_in_json_with_exit_code_1(
 
     monkeypatch.setattr("spark_jobs.source.session.spark_session", given)
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(command.audit, [str(honest), "--json"])
+    done = CliRunner().invoke(command.audit, [str(honest_master_copy), str(honest), "--json"])
     assert done.exit_code == 1, done.stderr
-    answer = json.loads(done.stdout)
+    sound, answer = map(json.loads, done.stdout.splitlines())
+    assert (sound["holds"], sound["path"]) == (True, str(honest_master_copy))
     assert (answer["holds"], answer["path"]) == (False, str(honest))
     assert {check["name"]: check["verdict"] for check in answer["checks"]} == {
         name: {"records": "fails", "offsets": "unproven"}.get(name, "holds")
@@ -106,6 +107,10 @@ def test_damage_is_told_in_json_with_exit_code_1(
     [
         (["nowhere"], "error: {here}/nowhere: No such file or directory: name the data directory of a broker"),
         (["."], "error: {here}: holds no journal segment: name the data directory of a broker, or an archive"),
+        (
+            [".", "..", "--archive", "."],
+            "error: --archive is of one DIRECTORY: audit the others by commands of their own",
+        ),
         (
             ["nowhere", "--master", "lokal"],
             "error: 'lokal' is no Spark master: use local[N], spark://HOST:PORT, yarn or k8s://URL",
