@@ -14,7 +14,7 @@ _TIME = "a time like 2010-12-05T10:00, or 2010-12-05T10:00+00:00"
 
 
 class NoPlace(ValueError):
-    """A text is neither an offset nor a time. The message goes on a sentence: `nor ..., nor ...`."""
+    """A text is neither an offset nor a time. The message ends a sentence: `neither ..., nor ...`."""
 
 
 class Moment(click.ParamType[datetime.datetime]):
@@ -43,7 +43,7 @@ class StartParam(click.ParamType[Position | Literal["stored"]]):
         try:
             return offset_or_time(text)
         except NoPlace as error:
-            self.fail(f"{text} is neither earliest, latest nor stored, {error}", param, ctx)
+            self.fail(f"{text} is neither earliest, latest nor stored, nor {error}", param, ctx)
 
 
 class EndParam(click.ParamType[int | datetime.datetime]):
@@ -57,7 +57,7 @@ class EndParam(click.ParamType[int | datetime.datetime]):
         try:
             return offset_or_time(str(value))
         except NoPlace as error:
-            self.fail(f"{value} is neither {str(error).removeprefix('nor ')}", param, ctx)
+            self.fail(f"{value} is neither {error}", param, ctx)
 
 
 class PartitionParam(click.ParamType[Partition]):
@@ -75,9 +75,9 @@ def offset_or_time(text: str) -> int | datetime.datetime:
     """Parse an offset (digits only) or a time. Raises NoPlace."""
     if text.isascii() and text.isdigit():
         if len(text) >= 20 or int(text) > INT64_MAX:
-            raise NoPlace(f"nor an offset (63 bits), nor {_TIME}")
+            raise NoPlace(f"an offset (63 bits), nor {_TIME}")
         return int(text)
     try:
         return datetime.datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError) as error:
-        raise NoPlace(f"nor an offset, nor {_TIME}") from error
+        raise NoPlace(f"an offset, nor {_TIME}") from error

@@ -63,7 +63,7 @@ class ResetTarget(click.ParamType[Target]):
             return offset_or_time(text)
         except NoPlace as error:
             forms = "earliest, latest, +N or -N messages, group:NAME nor file:FILE"
-            self.fail(f"{text} is neither {forms}, {error}", param, ctx)
+            self.fail(f"{text} is neither {forms}, nor {error}", param, ctx)
 
 
 class PlaceName(click.ParamType[tuple[str | None, Partition | None]]):
