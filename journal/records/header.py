@@ -79,10 +79,6 @@ class RecordHeader(msgspec.Struct, frozen=True):
         return record_bytes(self.meta_bytes, self.body_bytes)
 
     @property
-    def meta_lsn(self) -> Lsn:
-        return Lsn(self.lsn + HEADER_BYTES)
-
-    @property
     def body_lsn(self) -> Lsn:
         return Lsn(self.lsn + HEADER_BYTES + self.meta_bytes)
 

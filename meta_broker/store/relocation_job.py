@@ -30,10 +30,6 @@ class RelocationJob:
         self._acknowledged: asyncio.Future[None] | None = None  # set once the round in flight is acknowledged
         self._is_stopping = False
 
-    @property
-    def is_busy(self) -> bool:
-        return self._task is not None
-
     def maybe_begin(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
         """Begin to relocate if that is due and not running."""
         if self._task is None and not self._is_stopping and self._relocation.is_due:

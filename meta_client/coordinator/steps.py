@@ -39,8 +39,6 @@ NEXT: Final[Mapping[S, frozenset[S]]] = {
 
 # Before the decision: any failure rolls both sides back.
 UNDECIDED_STEPS: Final = frozenset({S.BEGUN, S.PREPARED_BROKER, S.READ_ONLY_BROKER, S.PREPARED_DATABASE})
-# After the decision: only forward.
-DECIDED_STEPS: Final = frozenset({S.DECIDED, S.COMMITTED_DATABASE, S.COMMITTED_BROKER, S.FORGOTTEN})
 
 
 def next_step(current: TwoPhaseStep, wanted: TwoPhaseStep) -> TwoPhaseStep:

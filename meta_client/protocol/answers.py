@@ -160,12 +160,6 @@ def parse_vote(message: bytes) -> XaCode:
     raise _malformed("a vote", message, ValueError("neither 0 nor 3"))
 
 
-def format_vote(vote: XaCode) -> bytes:
-    """The text of a PREPARE's 200."""
-    assert vote in (XaCode.XA_OK, XaCode.XA_RDONLY)
-    return b"%d" % vote
-
-
 class BranchStatus(StrEnum):
     """A broker's state of a branch. Extension `status`."""
 

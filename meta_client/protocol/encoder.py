@@ -38,7 +38,7 @@ from meta_client.protocol.requests import (
     TransactionCommand,
     Version,
 )
-from meta_client.protocol.responses import READ_FROM, Behind, Data, Response, Result, Value
+from meta_client.protocol.responses import READ_FROM, Behind
 
 JOIN_BYTES_MAX = 64 * 1024  # below, joining buffers is cheaper than a system call
 
@@ -103,19 +103,6 @@ def encode_request(request: Request) -> tuple[bytes, Body]:
     if len(line) - 2 > LINE_BYTES_MAX:
         raise LocalProtocolError(f"a line of {len(line) - 2} bytes is longer than {LINE_BYTES_MAX}: shorten the names")
     return line, body
-
-
-def encode_response(response: Response) -> tuple[bytes, Body]:
-    """The line (with its CRLF) and the body of a response."""
-    match response:
-        case Result(status, message, opaque):
-            return b"result %d %d %d\r\n" % (_int32(status), _length(message), _int32(opaque)), message
-        case Value(body, opaque):
-            return value_line(_length(body), opaque), body
-        case Data(body, log_end, read_from, opaque, behind):
-            return data_line(_length(body), log_end, read_from, opaque, behind), body
-        case _:
-            assert_never(response)
 
 
 def encode_result(status: int, message: bytes, opaque: int) -> bytes:

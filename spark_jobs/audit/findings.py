@@ -62,7 +62,7 @@ def or_none(column: Column) -> Column:
 
 
 def mark_explained(found: DataFrame, unreadable: DataFrame) -> DataFrame:
-    """Add `explained`: true if an unreadable range (UnreadableRangeRow) touches [since, lsn]."""
+    """Add `explained`: true if a row of *unreadable*, a range [lsn, end), touches [since, lsn]."""
     gathered = unreadable.agg(F.collect_list(F.struct("lsn", "end")).alias("unreadable"))
     touched = F.exists(
         "unreadable", lambda unreadable: (unreadable["lsn"] < F.col("lsn")) & (unreadable["end"] > F.col("since"))

@@ -104,13 +104,6 @@ class RecordRow(NamedTuple):
     ids: MaybeLongs = None
 
 
-class UnreadableRangeRow(NamedTuple):
-    """From the first to the last byte of a segment that does not read back: [lsn, end)."""
-
-    lsn: Long
-    end: Long
-
-
 class FindingRow(NamedTuple):
     """One finding of a check; see findings.py."""
 

@@ -115,11 +115,6 @@ class BrokerRegistration:
         for error in self.write_topics({topic: registration}).values():
             raise error
 
-    def remove_topic(self, topic: str) -> None:
-        """Unregister one topic, if it is registered."""
-        for error in self.write_topics({topic: None}).values():
-            raise error
-
     def write_topics(self, topics: Mapping[str, TopicRegistration | None]) -> dict[str, ZooKeeperError]:
         """Register *topics*, or unregister those with None; pipelined. Returns the errors of those that ZooKeeper
         refused, which may be registered in part. After ZooKeeperUnavailable, any of them may be done."""

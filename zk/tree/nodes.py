@@ -5,7 +5,6 @@ Spec 6.2, 6.3.
 """
 
 import re
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Self
@@ -146,11 +145,6 @@ def decode_broker_url(path: str, data: bytes) -> BrokerUrl | None:
         return BrokerUrl.parse(text)
     except InvalidUrl as error:
         raise MalformedNode(path, data, "meta://host:port") from error
-
-
-def config_checksum(config: bytes) -> int:
-    """Return the value of master_config_checksum for a whole server.ini: unsigned CRC-32."""
-    return zlib.crc32(config)
 
 
 def encode_topics(topics: Iterable[str]) -> bytes:

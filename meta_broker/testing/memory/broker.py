@@ -45,7 +45,6 @@ from meta_client.protocol.xa import format_xa_failure
 EXTENSIONS = ("mput", "fetch", "offsets", "status")
 IDS_ALIGNED = 1 << SEQUENCE_BITS  # ids of one batch agree in all but so many low bits
 
-Told = Callable[[], None]
 Clock = Callable[[], float]
 
 

@@ -32,11 +32,6 @@ class MemoryLink:
     def is_broken(self) -> bool:
         return self._failure is not None
 
-    @property
-    def outstanding(self) -> int:
-        """Number of replies due."""
-        return len(self._pending)
-
     def submit(self, request: Request, on_done: OnDone | None = None, *, is_urgent: bool = True) -> PendingReply:
         """Send *request*; the reply arrives on this thread if the broker need not wait. Raises NotConnected,
         LocalProtocolError.

@@ -13,7 +13,7 @@ from journal.records import dead_letters, header, layouts, ledger, topic_changes
 from journal.records.dead_letters import DeadLetter, DeadLetterState
 from journal.records.decoders import DECODERS, decode
 from journal.records.encoders import encode
-from journal.records.header import ALIGNMENT, Lsn, Offset, RecordHeader, RecordType, pack, unpack
+from journal.records.header import ALIGNMENT, HEADER_BYTES, Lsn, Offset, RecordHeader, RecordType, pack, unpack
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry
 from journal.records.producer_state import BatchSequence
@@ -233,7 +233,7 @@ def test_every_example_is_what_the_code_reads(chain: list[tuple[Record, bytes]])
     for record, body in chain:
         header = unpack(view, lsn, lsn)
         assert isinstance(header, RecordHeader)
-        assert decode(header, view[header.meta_lsn : header.body_lsn]) == record
+        assert decode(header, view[lsn + HEADER_BYTES : header.body_lsn]) == record
         assert (
             header.record_type == RecordType.PAD or view[header.body_lsn : header.body_lsn + header.body_bytes] == body
         )

@@ -9,9 +9,9 @@ import pytest
 from journal.records.xid import Xid
 from meta_client.coordinator import Coordinator, CoordinatorClosed, PrepareFailed, TwoPhaseStep, Unreachable
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.coordinator.steps import DECIDED_STEPS
 from meta_client.errors import TransactionMisuse
 from tests.meta_client.coordinator.conftest import World
+from tests.meta_client.coordinator.test_steps import DECIDED_STEPS
 
 COMMIT_STEPS = [
     TwoPhaseStep.BEGUN,

@@ -13,10 +13,10 @@ from meta_client.coordinator import Coordinator, RecoveredTransaction, TwoPhaseS
 from meta_client.coordinator.errors import CopiedLog
 from meta_client.coordinator.names import BROKER, DATABASE, branch
 from meta_client.coordinator.recovery_policy import Action
-from meta_client.coordinator.steps import DECIDED_STEPS
 from tests.fixtures.forked import start_module
 from tests.meta_client.coordinator.conftest import World
 from tests.meta_client.coordinator.test_coordinator import COMMIT_STEPS
+from tests.meta_client.coordinator.test_steps import DECIDED_STEPS
 
 DONE_BEFORE = ("the database: committed before", "the broker: committed before")
 CRASHING = "tests.meta_client.coordinator.crashing"

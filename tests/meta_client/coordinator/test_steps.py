@@ -9,7 +9,9 @@ from journal.records.xid import GTRID_BYTES_MAX, Xid
 from meta_client.coordinator.names import InvalidCoordinatorName, LogName, new_nonce
 from meta_client.coordinator.receipts import Receipts
 from meta_client.coordinator.recovery_policy import Action, action_for
-from meta_client.coordinator.steps import DECIDED_STEPS, NEXT, TwoPhaseStep, next_step
+from meta_client.coordinator.steps import NEXT, UNDECIDED_STEPS, TwoPhaseStep, next_step
+
+DECIDED_STEPS = frozenset(TwoPhaseStep) - UNDECIDED_STEPS - {TwoPhaseStep.ROLLED_BACK}
 
 
 def reachable(start: TwoPhaseStep) -> set[TwoPhaseStep]:

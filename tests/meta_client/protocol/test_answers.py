@@ -9,7 +9,6 @@ from meta_client.protocol.answers import (
     PutPlace,
     format_keys,
     format_put_place,
-    format_vote,
     parse_keys,
     parse_offset,
     parse_put_place,
@@ -70,7 +69,6 @@ def test_offset_and_vote() -> None:
     assert parse_offset(b"1044") == 1044
     assert parse_vote(b"0") is XaCode.XA_OK
     assert parse_vote(b"3") is XaCode.XA_RDONLY
-    assert (format_vote(XaCode.XA_OK), format_vote(XaCode.XA_RDONLY)) == (b"0", b"3")
     for message in (b"", b"0 ", b"x"):
         with pytest.raises(RemoteProtocolError, match="is not an offset"):
             parse_offset(message)

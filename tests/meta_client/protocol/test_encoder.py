@@ -3,10 +3,9 @@
 import pytest
 
 from journal.records.xid import LocalKey
-from meta_client.protocol.encoder import JOIN_BYTES_MAX, encode_flight, encode_request, encode_response, value_line
+from meta_client.protocol.encoder import JOIN_BYTES_MAX, encode_flight, encode_request, value_line
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.requests import Get, Put, Request, Stats, Sync, TransactionCommand, TransactionVerb, Version
-from meta_client.protocol.responses import Result, Value
 
 BEGIN = TransactionVerb.BEGIN
 
@@ -15,8 +14,6 @@ def test_bodies_are_handed_through_not_copied() -> None:
     body = b"x" * 1000
     assert encode_request(Put("t", 0, 0, None, None, 1, body))[1] is body
     assert encode_request(Sync("t", 0, 0, 1, None, 1, body))[1] is body
-    assert encode_response(Value(body, 1))[1] is body
-    assert encode_response(Result(200, body, 1))[1] is body
 
 
 def test_what_leaves_together_is_one_piece_unless_it_is_large() -> None:
@@ -72,8 +69,6 @@ def test_numbers_must_fit(command: Request) -> None:
 
 
 def test_response_numbers_must_fit() -> None:
-    with pytest.raises(LocalProtocolError):
-        encode_response(Result(2**31, b"", 1))
     with pytest.raises(LocalProtocolError):
         value_line(2**31, 1)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from journal.records.xid import BranchKey, LocalKey, XaKey, Xid
 from meta_client.protocol.decoder import RequestDecoder, ResponseDecoder
-from meta_client.protocol.encoder import encode_request, encode_response
+from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.errors import LocalProtocolError, RemoteProtocolError
 from meta_client.protocol.limits import Limits
 from meta_client.protocol.messages import Message, encode_body, encode_frame, iter_frames
@@ -36,6 +36,7 @@ from meta_client.protocol.requests import (
     Version,
 )
 from meta_client.protocol.responses import READ_FROM, Behind, Data, Response, Result, Value
+from tests.fixtures.responses import encode_response
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
@@ -130,7 +131,7 @@ def test_requests_round_trip(commands: list[Request], positions: list[int]) -> N
 @settings(deadline=None)
 @given(st.lists(responses, max_size=6), cuts)
 def test_responses_round_trip(commands: list[Response], positions: list[int]) -> None:
-    stream = b"".join(b"".join(encode_response(command)) for command in commands)
+    stream = b"".join(map(encode_response, commands))
     assert feed(ResponseDecoder(), stream, positions, Limits()) == (commands, None)
 
 

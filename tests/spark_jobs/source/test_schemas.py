@@ -12,7 +12,6 @@ ROWS = [
     schemas.OffsetAssignmentRow,
     schemas.FindingRow,
     schemas.StartRow,
-    schemas.UnreadableRangeRow,
     schemas.CheckpointRow,
     schemas.PartitionRow,
     schemas.BranchRow,

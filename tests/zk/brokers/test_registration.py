@@ -162,7 +162,7 @@ def test_topics_follow_what_the_broker_accepts(session: ZooKeeperSession) -> Non
     registration.set_topic("meta-test", TopicRegistration(5, accept_subscribe=False))
     assert session.children("/meta/brokers/topics-pub/meta-test") == ["0-m"]
     assert session.children("/meta/brokers/topics-sub/meta-test") == []
-    registration.remove_topic("meta-test")
+    assert registration.write_topics({"meta-test": None}) == {}
     assert session.children("/meta/brokers/topics-pub/meta-test") == []
     assert session.children("/meta/brokers/topics/meta-test") == []
 

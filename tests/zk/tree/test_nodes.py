@@ -14,7 +14,6 @@ from zk.tree.nodes import (
     OffsetNode,
     Partition,
     TopicNode,
-    config_checksum,
     decode_broker_url,
     decode_offset_node,
     decode_topic_node,
@@ -169,7 +168,3 @@ def test_topics_of_a_consumer() -> None:
     assert decode_topics("/p", b"") == frozenset()
     with pytest.raises(MalformedNode):
         decode_topics("/p", b"\xff")
-
-
-def test_config_checksum_is_the_unsigned_crc() -> None:
-    assert config_checksum(b"123456789") == 0xCBF43926
