@@ -38,7 +38,7 @@ def register(spark: SparkSession) -> None:
 
 
 class JournalPartition(InputPartition):
-    """What one task reads: segments that follow one another, missing ones among them."""
+    """Segments that one task reads: they follow one another, missing ones among them."""
 
     def __init__(self, segments: tuple[SegmentSlice, ...]) -> None:
         super().__init__(segments)
