@@ -36,6 +36,7 @@ from meta_client.protocol.status import Status
 from zk.tree.nodes import Partition
 
 BACKOFF_S: Final = 0.05  # before the brokers are looked up again; a failed connection has its own back-off
+LAST_S: Final = 0.01  # an attempt with less time would mostly end as unknown, where all before were refused
 ELSEWHERE_S: Final = 1.0  # time limit of a connect while there are other brokers to try
 
 
@@ -123,7 +124,7 @@ class SingleSends:
                 self._sleep(min(quota_backoff_s(failures), deadline.remaining_s()))
             elif not is_again_elsewhere:
                 self._back_off(failures, deadline)
-            if not deadline.remaining_s():
+            if deadline.remaining_s() <= (LAST_S if unanswered is None else 0):
                 raise _given_up(failure, partition, deadline, failures, unanswered) from failure
             view = self._look_again(view)
 

@@ -9,6 +9,7 @@ import pytest
 from meta_client.client import Client
 from meta_client.errors import NoBroker, NoPartition, NotReplicated, PartitionClosed, SendRefused, SendUnknown
 from meta_client.producer.partitioners import ByAttribute, key_hash
+from meta_client.producer.single_sends import LAST_S
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.messages import iter_frames
 from meta_client.protocol.requests import MultiPut, Put, Request, Version
@@ -236,6 +237,20 @@ def test_a_broker_that_goes_on_refusing_is_told_in_time(client: Client, start_br
     start_broker(0, {"orders": 1}, to_batches(lambda request: refused(request, LATER)))
     with pytest.raises(NoBroker, match=r"not sent within 0\.3 s .* slaves in sync: none"):
         client.producer().send("orders", b"x", timeout_s=0.3)
+
+
+@pytest.mark.parametrize("left_s", [0.0, 0.00005, LAST_S / 2])
+def test_no_attempt_begins_that_could_only_end_as_unknown(
+    client: Client, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, left_s: float
+) -> None:
+    """What every attempt was refused is told as not sent, however little time the last wait leaves."""
+    broker = start_broker(0, {"orders": 1}, to_batches(lambda request: refused(request, LATER)))
+    monkeypatch.setattr("meta_client.net.deadline.Deadline.remaining_s", lambda deadline: 60 if not slept else left_s)
+    slept: list[float] = []
+    monkeypatch.setattr(client._sends, "_sleep", slept.append)
+    with pytest.raises(NoBroker, match=r"not sent within 60 s and 2 attempts"):
+        client.producer().send("orders", b"x", timeout_s=60)
+    assert len(batches(broker)) == 2
 
 
 def test_what_is_on_the_master_alone_is_sent_again_under_its_number(client: Client, start_broker: StartBroker) -> None:

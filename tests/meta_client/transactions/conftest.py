@@ -150,10 +150,13 @@ class World:
         return sorted(int(one.payload) for one in read_whole(self.client, topic, partitions, self.begins))
 
     def check(self, numbers: list[int], *, topics: tuple[str, ...] = ("orders",)) -> None:
-        """Rows and messages are *numbers*, exactly."""
+        """Rows and messages are *numbers*, exactly: messages soon, because a block does not wait for COMMIT."""
         assert self.deciding.numbers() == numbers
+        deadline = time.monotonic() + 60
         for topic in topics:
-            assert self.messages(topic) == numbers, topic
+            while (found := self.messages(topic)) != numbers:
+                assert time.monotonic() < deadline, f"{topic}: {found}"
+                time.sleep(0.05)
 
     def prepared(self) -> list[object]:
         listing = self.client.producer(self.deciding.identity.name.qualifier).tpc_list()
