@@ -17,15 +17,16 @@ def is_decided(directory: Path, xid: Xid) -> bool:
 
     Raises NoVerdict, and the errors of read_decisions.
     """
-    name, unfinished, is_held = read_decisions(directory)
+    said = read_decisions(directory)
+    name = said.name
     if not name.owns(xid):
         raise NoVerdict(
             f"{directory} is the log of coordinator {name.prefix.decode().rstrip('.')}, which did not begin {xid}, so "
             f"it does not tell how to end it: name the log whose coordinator did"
         )
-    if branch(xid, b"") in unfinished:
+    if branch(xid, b"") in said.unfinished:
         return True
-    if is_held:
+    if said.is_held:
         raise NoVerdict(
             f"the coordinator of {directory} runs, and has not decided about {xid} yet: it ends the branch itself; "
             f"stop it before you do"

@@ -25,11 +25,11 @@ from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
 from journal.wal.open_journal import make_end_durable
 from journal.wal.scan import EndVerdict, ScanEnd, Scanner
-from journal.wal.segments import JournalIdentity, Segments
+from journal.wal.segments import SEGMENT_HEADER_BYTES, JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.coordinator.errors import ForeignLog, LogInUse
 from meta_client.coordinator.names import LogName
-from meta_client.coordinator.place import keep_place
+from meta_client.coordinator.place import is_copy, keep_place
 from zk.forks import invalidate_after_fork
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,8 @@ class _Found:
     """State recovered when the log was opened."""
 
     unfinished: dict[Xid, str]
-    decided_ms: dict[Xid, int]  # their times
+    finished: dict[Xid, str]  # those whose records are still there
+    decided_ms: dict[Xid, int]  # times of the unfinished
     incarnation: int
     end: Lsn
 
@@ -218,11 +219,16 @@ def _owner(storage: Storage, segment_bytes: int) -> LogName | None:
 
 
 class LoggedDecisions(NamedTuple):
-    """Read-only content of a log."""
+    """Read-only content of a log. *finished*: decided, and confirmed by both participants or forgotten by hand. The
+    log has dropped finished decisions below *start*: none, if that is 0."""
 
     name: LogName
     unfinished: Mapping[Xid, str]
+    finished: Mapping[Xid, str]
     is_held: bool  # a running coordinator may add decisions at any moment
+    is_copy: bool  # of a log elsewhere, which may have decided since
+    start: Lsn
+    end: Lsn
 
 
 def read_decisions(directory: Path) -> LoggedDecisions:
@@ -237,9 +243,10 @@ def read_decisions(directory: Path) -> LoggedDecisions:
     segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
     try:
         found, _ = _fold(segments)
+        start = Lsn(segments.start - SEGMENT_HEADER_BYTES)
     finally:
         segments.close()
-    return LoggedDecisions(owner, found.unfinished, is_held)
+    return LoggedDecisions(owner, found.unfinished, found.finished, is_held, is_copy(storage), start, found.end)
 
 
 def _recover(segments: Segments) -> _Found:
@@ -254,6 +261,7 @@ def _recover(segments: Segments) -> _Found:
 
 def _fold(segments: Segments) -> tuple[_Found, ScanEnd]:
     unfinished: dict[Xid, str] = {}
+    finished: dict[Xid, str] = {}
     decided_ms: dict[Xid, int] = {}
     incarnation = 0
     scanner = Scanner(segments, segments.start)
@@ -264,11 +272,13 @@ def _fold(segments: Segments) -> tuple[_Found, ScanEnd]:
                 unfinished[xid] = participants
                 decided_ms.setdefault(xid, entry.header.time_ms)
             case Forget(XaKey(xid, _)):
-                unfinished.pop(xid, None)  # carried away, and its decision dropped, before the FORGET was
+                # Absent: carried away, and its decision dropped, before the FORGET was.
+                if xid in unfinished:
+                    finished[xid] = unfinished.pop(xid)
                 decided_ms.pop(xid, None)
             case _:
                 pass  # EPOCH: its incarnation stands in every header
     end = scanner.finish()
     if end.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
-    return _Found(unfinished, decided_ms, incarnation, end.end), end
+    return _Found(unfinished, finished, decided_ms, incarnation, end.end), end

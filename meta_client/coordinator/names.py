@@ -22,6 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", re.ASCII)
 _BIRTH = re.compile(r"[0-9a-f]{8}", re.ASCII)
 _NONCE_CHARACTERS = 22  # of NONCE_BYTES in base64, for file names and URLs
 _GTRID = re.compile(rf"({_NAME.pattern})\.({_BIRTH.pattern})\.[A-Za-z0-9_-]{{{_NONCE_CHARACTERS}}}", re.ASCII)
+GTRID_PATTERN = rf"({_NAME.pattern}\.{_BIRTH.pattern})\.[A-Za-z0-9_-]{{{_NONCE_CHARACTERS}}}"  # its group: the log
 _CLUSTER = "coordinator"
 
 

@@ -16,11 +16,9 @@ import msgspec
 
 from journal.errors import JournalError
 from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
-from journal.wal.storage import DirectoryStorage
 from meta_client.batches.decision import NOTHING, BatchDecision
 from meta_client.coordinator.decision_log import read_decisions
 from meta_client.coordinator.errors import CannotEnlist, ForeignLog, Unreachable
-from meta_client.coordinator.place import is_copy
 from meta_client.coordinator.receipts import Receipts
 from meta_client.doctor.cases import to_ask
 from meta_client.doctor.decisions import owner_of
@@ -213,8 +211,7 @@ def read_logs(paths: Iterable[Path]) -> tuple[list[LogEvidence], dict[str, str]]
 
 def _read_log(path: Path) -> LogEvidence:
     said = read_decisions(path)
-    storage = DirectoryStorage.open_for_reading(path)
-    return LogEvidence(str(path), said.name, said.unfinished, said.is_held, is_copy(storage))
+    return LogEvidence(str(path), said.name, said.unfinished, said.is_held, said.is_copy)
 
 
 def _ask_database(

@@ -14,7 +14,14 @@ from spark_jobs.audit import transforms
 from spark_jobs.audit.audit import audit_journal, keep
 from spark_jobs.audit.checkpoint_files import read_checkpoints
 from spark_jobs.audit.report import AuditReport
-from spark_jobs.certificate.sides import branch_contents, branch_states, message_owners, writer_epochs
+from spark_jobs.certificate.sides import (
+    Deciders,
+    branch_contents,
+    branch_states,
+    message_owners,
+    other_branches,
+    writer_epochs,
+)
 from spark_jobs.source.places import plan
 
 
@@ -37,13 +44,14 @@ class JournalSide:
         self.branches: DataFrame
         self.owners: DataFrame
         self.contents: DataFrame
+        self.others: dict[str, int] = {}  # branches that others decide, by decider
         self.epochs: list[dict[str, int]] = []
         self.ends: dict[tuple[str, int], int] = {}
 
     def read(
         self,
         spark: SparkSession,
-        qualifier: str,
+        deciders: Deciders,
         kept: ExitStack,
         on_progress: Callable[[str], None],
         *,
@@ -54,11 +62,12 @@ class JournalSide:
 
         def also(records: DataFrame, by_branch: DataFrame) -> None:
             promised = checkpoints.promised_below(plan(self.path)[0].base)
-            self.branches = keep(kept, branch_states(by_branch, self.number, qualifier, promised))
-            self.owners = keep(kept, message_owners(records, qualifier))
+            self.branches = keep(kept, branch_states(by_branch, self.number, deciders, promised))
+            self.owners = keep(kept, message_owners(records, deciders))
             self.branches.count(), self.owners.count()  # while Spark has the records
+            self.others = {row["decider"]: row["branches"] for row in other_branches(by_branch, deciders).collect()}
             if with_contents:
-                self.contents = keep(kept, branch_contents(records, self.number, qualifier))
+                self.contents = keep(kept, branch_contents(records, self.number, deciders))
                 self.contents.count()
                 self.epochs = [row.asDict() for row in writer_epochs(records).collect()]
             ranges = transforms.offset_ranges(records).unionAll(transforms.skips(records))

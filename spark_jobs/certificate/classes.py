@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from spark_jobs.audit.findings import SUM
+from spark_jobs.certificate.sides import begins_with
 
 # Class -> what it means; the last sentence of each is the reader's to act on.
 CLASSES: Final = {
@@ -18,7 +19,7 @@ CLASSES: Final = {
     "in doubt": "a branch is prepared, and its end is still to come: a resolver, or metaq txn doctor, ends it",
     "open": "a branch is under way, and nothing is promised",
     "unknown": "one side committed, and nothing is left that would tell what the other did",
-    "mixed": "one side committed and another rolled back",
+    "mixed": "one side committed, or was decided to, and another rolled back",
     "orphan": "messages are published, and the database has no row of the transaction",
     "missing": "the database has the row, and a broker that should have a branch has none",
     "duplicate": "a row or a branch of one transaction is there twice",
@@ -32,8 +33,9 @@ UNREADABLE: Final = -1  # stands for brokers that a decision row names illegibly
 def transactions(branches: DataFrame, markers: DataFrame, decisions: DataFrame) -> DataFrame:
     """Return one row a transaction that any side knows, with what each says.
 
-    *branches*: sides.py. *markers*: (marker, gtrid) of each business row. *decisions*: (gtrid, outcome, named), with
-    the brokers that a commit names.
+    *branches*: sides.py. *markers*: (marker, gtrid) of each business row. *decisions*: (gtrid, outcome, named,
+    database, is_early): the brokers that a commit names; what the database itself says, committed, rolled back or
+    prepared, null if nothing; and whether it was decided before the journals were read.
     """
     state = F.col("state")
     of_journals = branches.groupBy("gtrid").agg(
@@ -55,7 +57,7 @@ def transactions(branches: DataFrame, markers: DataFrame, decisions: DataFrame) 
         .agg(F.sum("rows").alias("rows"), F.max("rows").alias("rows_of_one"))
     )
     both = of_journals.join(of_rows, "gtrid", "full").join(
-        decisions.select("gtrid", "outcome", "named"), "gtrid", "full"
+        decisions.select("gtrid", "outcome", "named", "database", "is_early"), "gtrid", "full"
     )
     numbers = [name for name in (*of_journals.columns, *of_rows.columns) if name not in ("gtrid", "last_ms", "at")]
     is_unreadable = (F.col("outcome") == "commit") & F.col("named").isNull()
@@ -71,22 +73,29 @@ def transactions(branches: DataFrame, markers: DataFrame, decisions: DataFrame) 
 
 
 def judged(
-    joined: DataFrame, *, read: Collection[int], has_markers: bool, by_message: bool, is_complete: bool
+    joined: DataFrame,
+    *,
+    read: Collection[int],
+    has_markers: bool,
+    by_message: bool,
+    is_complete: bool,
+    partial: tuple[bytes, ...] = (),
 ) -> DataFrame:
     """Add column `class`. *read*: ids of the brokers whose journals were read. *has_markers*: rows of the database mark
     every transaction; *by_message*: every message. *is_complete*: the journals were read from their birth on, so that a
-    branch which is not there never was."""
+    branch which is not there never was. *partial*: beginnings of gtrids whose decisions may have been dropped."""
     branches, rows, outcome = F.col("branches"), F.col("rows"), F.col("outcome")
     committed, rolled_back = F.col("committed"), F.col("rolled_back")
-    database_committed = (rows > 0) | (outcome == "commit")
-    is_committed = F.coalesce(database_committed, F.lit(False))
-    is_refused = F.coalesce((outcome == "rollback") & (rows == 0), F.lit(False))
+    database = F.coalesce("database", F.lit(""))
+    is_decided = F.coalesce(outcome == "commit", F.lit(False))
+    is_committed = (rows > 0) | (database == "committed")
+    was_promised = (rows > 0) | (is_decided & F.coalesce("is_early", F.lit(False)))  # before journals were read
     contradicts = (
         (F.col("twice") > 0)
         | ((committed > 0) & (rolled_back > 0))
-        | (is_committed & (rolled_back + F.col("open") > 0))
-        | (is_refused & (committed > 0))
-        | F.coalesce((outcome == "rollback") & (rows > 0), F.lit(False))
+        | ((is_committed | is_decided) & (rolled_back > 0))
+        | (was_promised & (F.col("open") > 0))
+        | ((database == "rolled back") & (is_decided | (committed > 0) | (rows > 0)))
     )
     lacks_rows = (rows == 0) | ((rows < F.col("messages")) if by_message else F.lit(False))
     # Brokers that the decision names and that have no branch: of one that was not read, nobody knows.
@@ -98,12 +107,14 @@ def judged(
         F.when((branches == 0) & is_committed & ~lacks_branch, "missing" if is_complete else "unknown")
         .when(contradicts, "mixed")
         .when(lacks_branch, lacking)
+        .when(database == "prepared", "in doubt")
         .when(repeats, "duplicate")
         .when((committed > 0) & lacks_rows & F.lit(has_markers), "orphan")
         .when(F.col("in_doubt") > 0, "in doubt")
         .when((committed > 0) & is_committed, "committed")
         .when(committed > 0, "unknown")
         .when(F.col("open") > 0, "open")
+        .when(begins_with(F.col("gtrid"), partial) & F.lit(not has_markers), "unknown")
         .otherwise("rolled back")
     )
     return joined.withColumn("class", verdict)

@@ -26,6 +26,8 @@ BATCH_ROWS: Final = 20_000
 _MARKER: Final = re.compile(r"(?:([^.]+)\.)?([^.]+)\.([^.]+)")
 _SCHEMA: Final = StructType([StructField("text", StringType(), True), StructField("number", LongType(), True)])
 _ARROW: Final = pa.schema([("text", pa.string()), ("number", pa.int64())])
+_HAS_TABLE: Final = "SELECT to_regclass('metaq_decision_table') IS NOT NULL"
+_DECISIONS: Final = "SELECT gtrid, outcome, brokers FROM metaq_decision"
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -72,7 +74,7 @@ class DatabaseSnapshot:
     url: str
     name: str
     place: str
-    table_id: str
+    table_id: str | None  # None: there is no decision table
     wal_lsn: str
     read_at: str
     generation: int  # of the decision table: meta_client/transactions/generation.py
@@ -80,9 +82,9 @@ class DatabaseSnapshot:
     markers: list[MarkerInfo]
 
     @property
-    def qualifier(self) -> str:
-        """Qualifier of the branches that this database decides."""
-        return TableName(self.table_id).qualifier
+    def qualifier(self) -> str | None:
+        """Qualifier of the branches that this database's decision table decides."""
+        return None if self.table_id is None else TableName(self.table_id).qualifier
 
 
 class DecisionRow(NamedTuple):
@@ -94,23 +96,25 @@ class DecisionRow(NamedTuple):
 
 
 @contextmanager
-def snapshot(url: str, markers: list[Marker]) -> Iterator[DatabaseSnapshot]:
-    """Open a snapshot; workers read it until the block ends. Raises DatabaseProblem."""
+def snapshot(url: str, markers: list[Marker], *, may_lack_table: bool = False) -> Iterator[DatabaseSnapshot]:
+    """Open a snapshot; workers read it until the block ends. *may_lack_table*: coordinators decide. Raises
+    DatabaseProblem."""
     try:
         with psycopg.connect(url, autocommit=True, application_name="metaq certify") as connection:
             connection.execute(_BEGIN)
             name = _one(connection, "SELECT pg_export_snapshot()")
             wal = "pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn()"
             info = connection.info
+            has_table = not may_lack_table or _one(connection, _HAS_TABLE) == "True"
             found = DatabaseSnapshot(
                 url,
                 name,
                 f"{info.dbname} at {info.host or 'localhost'}:{info.port}",
-                _table_id(connection),
+                _table_id(connection) if has_table else None,
                 _one(connection, f"SELECT (CASE WHEN pg_is_in_recovery() THEN {wal} END)::text"),
                 _one(connection, "SELECT now()::text"),
-                int(_one(connection, "SELECT generation FROM metaq_decision_table")),
-                [DecisionRow(*row) for row in connection.execute("SELECT gtrid, outcome, brokers FROM metaq_decision")],
+                int(_one(connection, "SELECT generation FROM metaq_decision_table")) if has_table else 0,
+                [DecisionRow(*row) for row in connection.execute(_DECISIONS)] if has_table else [],
                 [_info(connection, marker) for marker in markers],
             )
             yield found

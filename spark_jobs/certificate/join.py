@@ -1,57 +1,57 @@
 """Both sides of every transaction, joined and judged; a certificate and a reconciliation state what came of it.
 
-Reads the database first, then each broker's journal with an audit of it. In this order a live system does no harm:
-branches are prepared before the database commits, so what the snapshot has is in the journals that are read later.
-What commits in between shows as an orphan, and is looked up once more.
+Reads the database first, then coordinators' logs, then each broker's journal with an audit of it. In this order a live
+system does no harm: branches are prepared before the database commits, so what the snapshot has is in the journals that
+are read later. What commits in between shows as an orphan, and is looked up once more.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from journal.errors import StorageFailed
-from meta_client.transactions.table import parse_brokers
 from spark_jobs.audit.audit import keep
 from spark_jobs.audit.report import AuditVerdict
 from spark_jobs.certificate.broker_side import JournalSide
 from spark_jobs.certificate.classes import BROKEN, CLASSES, judged, transactions
+from spark_jobs.certificate.coordinator_side import CoordinatorLogs
 from spark_jobs.certificate.database import (
     DatabaseSnapshot,
-    DecisionRow,
     Marker,
     column,
     rows_now,
     snapshot,
     stored_offsets,
 )
-from spark_jobs.certificate.sides import gtrid_of_text
+from spark_jobs.certificate.decisions import decision_table
+from spark_jobs.certificate.sides import Deciders, begins_with, gtrid_of_text
+from spark_jobs.certificate.sources import with_sources
 
 RECHECKED_MAX: Final = 100_000
 UNKNOWN_ID: Final = "id "  # before a message id that no broker knows, in place of a gtrid
 COUNTS: Final = ("transactions", "branches", "messages", "rows")
-_DECISIONS: Final = pa.schema(
-    [("text", pa.string()), ("outcome", pa.string()), ("named", pa.list_(pa.field("element", pa.int64())))]
-)
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
     """Sides to join: brokers' directories, and a database with its marker columns. Transactions with news since
-    *since_ms*, Unix milliseconds, are in scope. *offsets*: a table of consumers' offsets, if any."""
+    *since_ms*, Unix milliseconds, are in scope. *offsets*: a table of consumers' offsets, if any. *coordinators*:
+    directories of decision logs."""
 
     directories: tuple[Path, ...]
     url: str
     markers: tuple[Marker, ...]
     since_ms: int
     offsets: str | None = None
+    coordinators: tuple[Path, ...] = ()
 
 
 @contextmanager
@@ -61,21 +61,24 @@ def joined_sides(
     """Read and join both sides; what Spark keeps of them goes with the block. *with_contents*: read, too, where each
     branch's messages are.
 
-    Raises DatabaseProblem, StorageFailed, ForeignJournal.
+    Raises DatabaseProblem, StorageFailed, ForeignJournal, ForeignLog.
     """
+    logs = CoordinatorLogs(request.coordinators)
     brokers = [JournalSide(path) for path in request.directories]
     names = [(broker.cluster, broker.number) for broker in brokers]
     if len(set(names)) < len(names):
         raise StorageFailed("two directories are of one broker: name one of them")
     with ExitStack() as kept:
-        with snapshot(request.url, list(request.markers)) as database:
+        with snapshot(request.url, list(request.markers), may_lack_table=bool(request.coordinators)) as database:
             on_progress(f"reading the database, as of WAL {database.wal_lsn}")
             columns = [keep(kept, column(spark, database, info)) for info in database.markers]
             counted = [rows.count() for rows in columns]  # read now: an open transaction holds back VACUUM
+        logs.look(request.url)
+        deciders = Deciders(database.qualifier, logs.prefixes)
         for broker in brokers:
-            broker.read(spark, database.qualifier, kept, on_progress, with_contents=with_contents)
+            broker.read(spark, deciders, kept, on_progress, with_contents=with_contents)
         on_progress("joining both sides")
-        yield JoinedSides(spark, request, brokers, database, columns, counted, kept)
+        yield JoinedSides(spark, request, brokers, database, logs, columns, counted, kept)
 
 
 class JoinedSides:
@@ -87,6 +90,7 @@ class JoinedSides:
         request: JoinRequest,
         brokers: list[JournalSide],
         database: DatabaseSnapshot,
+        logs: CoordinatorLogs,
         columns: list[DataFrame],
         counted: list[int],
         kept: ExitStack,
@@ -95,23 +99,29 @@ class JoinedSides:
         self.request = request
         self.brokers = brokers
         self.database = database
+        self.logs = logs
         self._counted = counted
-        self.branches = reduce(DataFrame.unionAll, [broker.branches for broker in brokers])
+        coordinated = logs.look(request.url)
+        self.elsewhere = Counter(coordinated.elsewhere.values())
+        branches = reduce(DataFrame.unionAll, [broker.branches for broker in brokers])
+        self.branches = _without(spark, branches, coordinated.elsewhere)
         self._owners = reduce(DataFrame.unionAll, [broker.owners for broker in brokers])
         self.is_complete = all(broker.report.totals.first_lsn == 0 for broker in brokers)
         self.markers = keep(kept, self._marked(columns))
-        self._decisions = spark.createDataFrame(_decision_table(database.decisions)).select(
-            gtrid_of_text("text").alias("gtrid"), "outcome", "named"
-        )
-        self._prefix = f"{database.qualifier}-".encode().hex()
+        decided = spark.createDataFrame(decision_table(database.decisions, coordinated.decisions))
+        named = self.branches.select("gtrid").unionAll(self.markers.select("gtrid")).distinct()
+        later = decided.where(~F.col("is_early")).join(named, "gtrid", "left_semi")
+        self._decisions = keep(kept, decided.where("is_early").unionAll(later))
+        table = () if database.qualifier is None else (f"{database.qualifier}-".encode(),)
+        self._prefixes = (*table, *logs.prefixes)
         is_ours = self._is_known(self.markers)
         ours = self.markers.where(is_ours)
         self._foreign = self.markers.where(~is_ours).count()
         self._later_rows = 0
         rows = self._judged(ours)
-        if (later := self._later(rows)) is not None:
-            self._later_rows = later.count()
-            rows = self._judged(ours.unionAll(later))
+        if (rows_later := self._later(rows)) is not None:
+            self._later_rows = rows_later.count()
+            rows = self._judged(ours.unionAll(rows_later))
         self.rows = keep(kept, rows)
         in_scope = F.coalesce(F.col("last_ms") >= request.since_ms, F.lit(True))
         self.in_scope, self._before = self.rows.where(in_scope), self.rows.where(~in_scope)
@@ -123,6 +133,15 @@ class JoinedSides:
     def counts_before(self) -> dict[str, dict[str, int]]:
         """Return the same of what is older than the time asked for, by the clocks of the brokers that wrote it."""
         return self._by_class(self._before)
+
+    def sources(self) -> list[dict[str, Any]]:
+        """Return the number of transactions in scope by class and by whose word is taken of the database's side."""
+        counted = self.in_scope.groupBy("class", "source").count().collect()
+        order = list(CLASSES)
+        return [
+            {"class": row["class"], "database": row["source"], "transactions": row["count"]}
+            for row in sorted(counted, key=lambda row: (order.index(row["class"]), -row["count"], row["source"]))
+        ]
 
     def accounts(self) -> list[dict[str, Any]]:
         """Return what was counted by classes, and the same counted at its source."""
@@ -164,13 +183,16 @@ class JoinedSides:
         return reduce(DataFrame.unionAll, found)
 
     def _judged(self, markers: DataFrame) -> DataFrame:
-        return judged(
+        has_markers, partial = bool(self.database.markers), self.logs.partial
+        rows = judged(
             transactions(self.branches, markers, self._decisions),
             read=[broker.number for broker in self.brokers],
-            has_markers=bool(self.database.markers),
+            has_markers=has_markers,
             by_message=all(info.is_message_id for info in self.database.markers),
             is_complete=self.is_complete,
+            partial=partial,
         )
+        return with_sources(rows, has_markers=has_markers, coordinators=self.logs.prefixes, partial=partial)
 
     def _later(self, rows: DataFrame) -> DataFrame | None:
         """Return the rows that orphans have by now: of transactions that committed after the snapshot."""
@@ -230,7 +252,7 @@ class JoinedSides:
 
     def _is_known(self, rows: DataFrame) -> Column:
         gtrid = rows["gtrid"]
-        return gtrid.startswith(self._prefix) | gtrid.startswith(UNKNOWN_ID)
+        return begins_with(gtrid, self._prefixes) | gtrid.startswith(UNKNOWN_ID)
 
     def consumers(self) -> list[dict[str, Any]]:
         """Return each group's offsets in the database, and whether they are within the journals."""
@@ -252,13 +274,9 @@ class JoinedSides:
         return found
 
 
-def _decision_table(decisions: list[DecisionRow]) -> pa.Table:
-    """Return decision rows for Spark; `named`: brokers of a commit, null if they can't be read."""
-    named = [parse_brokers(one.brokers) if one.outcome == "commit" else () for one in decisions]
-    columns = ([one.gtrid for one in decisions], [one.outcome for one in decisions], named)
-    return pa.Table.from_arrays(
-        [pa.array(one, field.type) for one, field in zip(columns, _DECISIONS, strict=True)], schema=_DECISIONS
-    )
+def _without(spark: SparkSession, branches: DataFrame, gtrids: Iterable[bytes]) -> DataFrame:
+    names = [(gtrid.hex(),) for gtrid in gtrids]
+    return branches.join(spark.createDataFrame(names, "gtrid string"), "gtrid", "left_anti") if names else branches
 
 
 def name_of(gtrid: str) -> str:

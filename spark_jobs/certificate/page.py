@@ -38,6 +38,12 @@ def page(envelope: dict[str, Any]) -> str:
                 if name in CLASSES
             ],
         ),
+        "<h2>On whose word</h2>",
+        "<p>The brokers' side is their journals'; the database's side is said by</p>",
+        _table(
+            ("class", "database", "transactions"),
+            [(said["class"], said["database"], said["transactions"]) for said in one["sources"]],
+        ),
         "<h2>Counts that must add up</h2>",
         _table(
             ("what", "by classes", "at its source"), [(a["what"], a["counted"], a["expected"]) for a in one["accounts"]]
@@ -46,6 +52,7 @@ def page(envelope: dict[str, Any]) -> str:
         f"<p>Database {_text(database['place'])}, decision table <code>{_text(database['decision_table'])}</code>, one "
         f"snapshot at WAL {_text(database['wal_lsn'])}, {_text(database['read_at'])}.</p>",
         _table(("marker", "rows", "names"), [(m["column"], m["rows"], m["names"]) for m in database["markers"]]),
+        *_coordinators(one["coordinators"]),
         *(_broker(broker) for broker in brokers),
     ]
     for name in (*BROKEN, "in doubt", "unknown"):
@@ -76,6 +83,13 @@ def _broker(broker: dict[str, Any]) -> str:
     return f"{title}<p>{_text(broker['sentence'])}</p>{_table(('LSN', 'claim', 'by'), rows)}"
 
 
+def _coordinators(logs: list[dict[str, Any]]) -> list[str]:
+    if not logs:
+        return []
+    columns = tuple(logs[0])
+    return ["<h2>Coordinators' logs</h2>", _table(columns, [tuple(log[c] for c in columns) for log in logs])]
+
+
 def _signature(signature: dict[str, Any] | None, refused: list[str]) -> str:
     if signature is None:
         reasons = "".join(f"<li>{_text(reason)}</li>" for reason in refused)
@@ -90,9 +104,13 @@ def _table(heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
 
 
 def _cells(row: tuple[Any, ...]) -> str:
-    return "".join(
-        f'<td class="number">{value:,}</td>' if isinstance(value, int) else f"<td>{_text(value)}</td>" for value in row
-    )
+    return "".join(map(_cell, row))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f'<td class="number">{value:,}</td>'
+    return f"<td>{_text(value)}</td>"
 
 
 def _text(value: object) -> str:

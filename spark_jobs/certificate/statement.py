@@ -1,6 +1,7 @@
 """Statement of a certificate: both sides joined, the classes counted, and what nothing vouches for."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -62,7 +63,9 @@ class Statement:
                 {"broker": broker.number, "cluster": broker.cluster, **broker.report.as_json()}
                 for broker in sides.brokers
             ],
+            "coordinators": sides.logs.facts(),
             "classes": classes,
+            "sources": sides.sources(),
             "examples": self._examples(),
             "accounts": accounts,
             "consumers": sides.consumers(),
@@ -86,6 +89,7 @@ class Statement:
                         for count in ("committed", "rolled_back", "in_doubt", "open", "messages", "rows")
                     },
                     "decision": row["outcome"],
+                    "database": row["source"],
                 }
                 for row in some
             ]
@@ -96,7 +100,8 @@ class Statement:
             for claim in broker.report.evidence:
                 if not claim.is_vouched:
                     yield f"broker {broker.number}, LSN {claim.since} to {claim.until}: {claim.claim}: {claim.source}"
-        if not self._sides.database.markers:
+        yield from self._of_deciders()
+        if not self._sides.database.markers and self._sides.database.table_id is not None:
             yield (
                 "no marker column was given: decision rows are deleted when brokers have confirmed, so a committed "
                 "transaction whose row is gone is unknown on the database's side"
@@ -115,6 +120,25 @@ class Statement:
             yield f"{older:,} transactions are older by their brokers' clocks, and left out: {apart}"
         yield "that these are all brokers of the cluster: the ones named were read"
         yield "what a row says, apart from its marker"
+
+    def _of_deciders(self) -> Iterator[str]:
+        others: Counter[str] = Counter()
+        for broker in self._sides.brokers:
+            others.update(broker.others)
+        for decider, branches in sorted(others.items()):
+            remedy = ": name its log with --coordinator" if decider.startswith("coordinator ") else ""
+            yield f"{branches:,} branches that {decider} decide{'s' if remedy else ''}, which was not read{remedy}"
+        for log in self._sides.logs.facts():
+            name = log["coordinator"]
+            if log["copy"]:
+                yield f"coordinator {name}: {log['directory']} is a copy: the log itself may have other decisions, too"
+            if log["first_lsn"]:
+                yield (
+                    f"coordinator {name}: its log has dropped finished decisions below LSN {log['first_lsn']}: marked "
+                    f"rows alone tell of them"
+                )
+        for database, count in sorted(self._sides.elsewhere.items()):
+            yield f"{count:,} transactions that coordinators decided about another database, {database}: certify that"
 
 
 def sentence(classes: dict[str, dict[str, int]], apart: dict[str, int]) -> str:

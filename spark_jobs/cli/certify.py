@@ -19,6 +19,13 @@ from zk.errors import JavaNotFound
     "--database", "url", envvar="DATABASE_URL", show_envvar=True, metavar="URL", help="PostgreSQL: a URL or conninfo."
 )
 @click.option("--dir", "directories", multiple=True, type=click.Path(path_type=Path), help="A broker's data directory.")
+@click.option(
+    "--coordinator",
+    "coordinators",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A coordinator's directory, with its decision log.",
+)
 @click.option("--since", metavar="TIME", help="ISO 8601; UTC without a zone. Transactions with news from then on.")
 @click.option(
     "--marker", "markers", multiple=True, metavar="TABLE.COLUMN", help="Holds gtrids, or message ids (bigint)."
@@ -43,6 +50,9 @@ def certify(
 
     A marker is a column of your own with the transaction's name, one row a transaction (transaction.gtrid), or the
     message's id, one row a message. Without one, a committed transaction is unknown once its decision row is deleted.
+
+    XA transactions are decided by a coordinator's log: name its directory. The database is asked what it knows of those
+    in the log. Branches whose log is not named are counted under what is not proven.
 
     \b
     metaq certify key release.pem
@@ -78,6 +88,7 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
         from pyspark.errors import PySparkException
 
+        from meta_client.coordinator.errors import CoordinatorError
         from spark_jobs.certificate.database import DatabaseProblem, Marker
         from spark_jobs.certificate.join import JoinRequest
         from spark_jobs.certificate.signing import SigningError, read_private_key, signed
@@ -90,7 +101,7 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
     try:
         key = None if given["key"] is None else read_private_key(given["key"])
         markers = tuple(Marker.parse(text) for text in given["markers"])
-        request = JoinRequest(directories, url, markers, since_ms, given["offsets"])
+        request = JoinRequest(directories, url, markers, since_ms, given["offsets"], given["coordinators"])
         checked_master(given["master"])
         for directory in directories:
             plan(directory)
@@ -104,7 +115,9 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
         if body["refused"] or key is None:
             return {"certificate": body, "signature": None}
         return signed(body, key)
-    except (JournalError, JavaNotFound, InvalidMaster, ClusterAway, DatabaseProblem, SigningError) as error:
+    except (JournalError, CoordinatorError, JavaNotFound, InvalidMaster, ClusterAway, DatabaseProblem) as error:
+        _fail(str(error))
+    except SigningError as error:
         _fail(str(error))
 
 

@@ -50,8 +50,10 @@ class _Reconciliation:
         self._sides = sides
         self._facts = facts
         self._limit = limit
-        self._table = TableName(sides.database.table_id)
-        self._noted = None if facts is None else facts.noted.get(sides.database.table_id, 0)
+        assert sides.database.table_id is not None, "only coordinators do without, and none is named"
+        self._table_id = sides.database.table_id
+        self._table = TableName(self._table_id)
+        self._noted = None if facts is None else facts.noted.get(self._table_id, 0)
         self._is_restored = None if self._noted is None else sides.database.generation < self._noted
 
     def made(self) -> dict[str, Any]:

@@ -59,7 +59,10 @@ def joined(spark: SparkSession) -> Any:
             "broker long, branch_lsn long, gtrid string, state string, messages int, last_ms long",
         ),
         spark.createDataFrame(rows, "marker string, gtrid string"),
-        spark.createDataFrame(decisions, "gtrid string, outcome string, named array<bigint>"),
+        spark.createDataFrame(
+            [(*one, {"commit": "committed", "rollback": "rolled back"}[one[1]], True) for one in decisions],
+            "gtrid string, outcome string, named array<bigint>, database string, is_early boolean",
+        ),
     ).persist()
 
 

@@ -38,6 +38,8 @@ BODY: dict[str, Any] = {
     "examples": {"orphan": [{"transaction": "<img src=x>", "rows": 1}]},
     "accounts": [{"what": "rows", "counted": 4, "expected": 4}],
     "consumers": [],
+    "sources": [{"class": "orphan", "database": "marked rows", "transactions": 1}],
+    "coordinators": [{"coordinator": "<b>", "directory": "/d", "copy": True}],
     "not_proven": ["all of it"],
 }  # fmt: skip
 

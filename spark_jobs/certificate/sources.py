@@ -1,0 +1,32 @@
+"""Names on whose word a transaction's database side is known. Pure. The brokers' side is always their journals'."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+
+from spark_jobs.certificate.sides import begins_with
+
+
+def with_sources(
+    rows: DataFrame, *, has_markers: bool, coordinators: tuple[bytes, ...], partial: tuple[bytes, ...]
+) -> DataFrame:
+    """Add column `source` to judged transactions. *coordinators*: beginnings of the gtrids that logs decide; *partial*:
+    of those whose log may have had other decisions, too."""
+    database, outcome, gtrid = F.col("database"), F.col("outcome"), F.col("gtrid")
+    unmarked = F.lit(", no marked row" if has_markers else "")
+    of_log: Column = (
+        F.when(database.isNotNull() & outcome.isNull(), "pg_prepared_xacts")
+        .when(database.isNotNull(), "pg_xact_status, for the id in the coordinator's log")
+        .when(outcome.isNotNull(), F.concat(F.lit("nothing but the decision in the coordinator's log"), unmarked))
+        .when(
+            ~begins_with(gtrid, partial),
+            F.concat(F.lit("no decision in the coordinator's log, which is whole"), unmarked),
+        )
+        .otherwise(F.concat(F.lit("no decision in what is left of the coordinator's log"), unmarked))
+    )
+    of_table: Column = F.when(outcome.isNotNull(), F.concat(F.lit("decision row"), unmarked)).otherwise(
+        F.concat(F.lit("no decision row"), unmarked)
+    )
+    return rows.withColumn(
+        "source",
+        F.when(F.col("rows") > 0, "marked rows").when(begins_with(gtrid, coordinators), of_log).otherwise(of_table),
+    )
