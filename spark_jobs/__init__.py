@@ -9,8 +9,8 @@ signed), reconciliation (what a restore has pulled apart) -> cli: `metaq audit`,
 
 messages: columns, frames (where messages stand), batches (messages as Arrow), names, branches, segments, published
 (what a segment publishes), selection, journal (reads directories) -> options, cluster, fetching (reads brokers),
-planning, stream -> sink: options, commit (carries out what meta_client/batches decides), writers -> formats:
-what Spark finds by name.
+planning, stream, journal_positions, journal_stream (of directories) -> sink: options, batch_plan (what Spark planned),
+commit (carries out what meta_client/batches decides), writers -> formats: what Spark finds by name.
 
 Directories are only read, without a lock: that of a running broker, of a stopped one, or an archive.
 """

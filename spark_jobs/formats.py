@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 from spark_jobs.messages.cluster import Cluster
 from spark_jobs.messages.columns import message_schema, wanted_columns
 from spark_jobs.messages.journal import plan_tasks
-from spark_jobs.messages.options import InvalidOption, ReadOptions, read_options
+from spark_jobs.messages.journal_stream import JournalStream
+from spark_jobs.messages.options import ReadOptions, read_options
 from spark_jobs.messages.planning import check_offered, fetch_tasks, read_messages, starting_offsets
 from spark_jobs.messages.stream import MessageStream
 from spark_jobs.sink.options import write_options
@@ -44,11 +45,9 @@ class MetaqDataSource(DataSource):
     def reader(self, schema: StructType) -> "MetaqReader":
         return MetaqReader(read_options(self.options, is_stream=False), wanted_columns(schema))
 
-    def streamReader(self, schema: StructType) -> MessageStream:  # noqa: N802 - the API's name
-        options = read_options(self.options, is_stream=True)
-        if options.cluster is None:
-            raise InvalidOption("a stream is read from brokers: give option zookeeper or brokers instead of path")
-        return MessageStream(options, wanted_columns(schema))
+    def streamReader(self, schema: StructType) -> MessageStream | JournalStream:  # noqa: N802 - the API's name
+        options, columns = read_options(self.options, is_stream=True), wanted_columns(schema)
+        return JournalStream(options, columns) if options.cluster is None else MessageStream(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return BatchWriter(write_options(self.options, schema, overwrite=overwrite, is_stream=False))

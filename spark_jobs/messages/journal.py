@@ -1,13 +1,13 @@
 """Messages from journals: the directories of brokers, live or dead, or archives. No broker is asked.
 
-One Spark task a segment. A live broker's last messages, written but not yet acknowledged, are read, too: they are lost
-only if the machine loses power before the broker's next fsync.
+One Spark task a segment. In a batch query a live broker's last messages, written but not yet acknowledged, are read,
+too: they are lost only if the machine loses power before the broker's next fsync.
 """
 
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,13 +31,26 @@ _log = logging.getLogger(__name__)
 
 
 class JournalTask(InputPartition):
-    """The last of *slices*; the others are those before it."""
+    """The last of *slices*, from LSN *start* on; the others are those before it."""
 
-    def __init__(self, path: str, broker_id: int, slices: list[SegmentSlice]) -> None:
-        super().__init__((path, slices[-1].base))
+    def __init__(self, path: str, broker_id: int, slices: list[SegmentSlice], start: int | None = None) -> None:
+        super().__init__((path, slices[-1].base, start))
         self.path = path
         self.broker_id = broker_id
         self.slices = slices
+        self.start = start
+
+
+class PlannedJournal(NamedTuple):
+    """The journal in one place, as it was planned."""
+
+    place: Place
+    broker_id: int
+    slices: list[SegmentSlice]
+
+    def task(self, slices: list[SegmentSlice], start: int | None = None) -> JournalTask:
+        """Return a task for the last of *slices*."""
+        return JournalTask(str(self.place), self.broker_id, slices[-SLICES_MAX:], start)
 
 
 def journal_places(paths: Sequence[str]) -> list[Place]:
@@ -63,18 +76,20 @@ def _has_segments(path: Path) -> bool:
 
 def plan_tasks(paths: Sequence[str]) -> list[JournalTask]:
     """Return a task a segment. Raises StorageFailed, ForeignJournal."""
-    tasks: list[JournalTask] = []
+    return [each.task(each.slices[:end]) for each in journals(paths) for end in range(1, len(each.slices) + 1)]
+
+
+def journals(paths: Sequence[str]) -> list[PlannedJournal]:
+    """Return the journals at *paths*, one a broker. Raises StorageFailed, ForeignJournal."""
+    found: list[PlannedJournal] = []
     owners: dict[int, Place] = {}
     for path in journal_places(paths):
         slices = plan(path)
         broker_id = _broker_id(path, slices)
         if (other := owners.setdefault(broker_id, path)) != path:
             raise StorageFailed(f"{other} and {path} are both of broker {broker_id}: read one copy of each broker")
-        tasks += [
-            JournalTask(str(path), broker_id, slices[max(0, end - SLICES_MAX) : end])
-            for end in range(1, len(slices) + 1)
-        ]
-    return tasks
+        found.append(PlannedJournal(path, broker_id, slices))
+    return found
 
 
 def _broker_id(path: Place, slices: list[SegmentSlice]) -> int:
@@ -105,7 +120,7 @@ def read_task(
 
     names = Names(task.broker_id, selection.span)
     with SegmentFiles(place_of(task.path), task.slices) as files:
-        for batch in PublishedMessages(files, len(task.slices) - 1, names, on_missing):
+        for batch in PublishedMessages(files, len(task.slices) - 1, names, on_missing, task.start):
             try:
                 rows = _rows(batch, names, selection, columns)
             except InvalidFrames as error:

@@ -42,19 +42,28 @@ class PublishedBatch(NamedTuple):
 class PublishedMessages:
     """Reads one segment, once. Rows come in LSN order of the record that publishes them."""
 
-    def __init__(self, files: SegmentFiles, index: int, names: Names, on_missing: Callable[[str], None]) -> None:
-        """*index*: of the segment in *files*; *on_missing* is called with what does not read back, and may raise."""
+    def __init__(
+        self,
+        files: SegmentFiles,
+        index: int,
+        names: Names,
+        on_missing: Callable[[str], None],
+        start: int | None = None,
+    ) -> None:
+        """*index*: of the segment in *files*; *on_missing* is called with what does not read back, and may raise.
+        *start*: LSN of the first record that is read for what it publishes."""
         self._files = files
         self._index = index
         self._names = names
         self._on_missing = on_missing
         self._branches = UnendedBranches()
-        self._known_from = files.slices[index].base  # LSN from which on branches are known
+        self._start = start
+        self._known_from = files.slices[index].base if start is None else start  # LSN from which on branches are known
         self._batch = _Batch()
 
     def __iter__(self) -> Iterator[PublishedBatch]:
         """Raises StorageFailed, InvalidRecord, and what *on_missing* raises."""
-        for found in self._files.blocks(self._index):
+        for found in self._files.blocks(self._index, self._start):
             if isinstance(found, MissingRange):
                 self._on_missing(f"LSNs {found.lsn} to {found.end} of the journal do not read back: {found.reason}")
                 continue

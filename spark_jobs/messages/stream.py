@@ -6,7 +6,7 @@ offset is in a batch up to there. The driver asks brokers for their ends; a task
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,6 +21,7 @@ from spark_jobs.messages.segments import DataLost
 from zk.tree.nodes import Partition
 
 Offsets = dict[str, dict[str, int]]  # by topic and `broker-number`, as the checkpoint has them
+_Part = TypeVar("_Part")
 _NOTHING: Final = Cut({}, {})
 
 _log = logging.getLogger(__name__)
@@ -121,10 +122,8 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cluster
 
 
-def limited(
-    begins: Mapping[PartitionId, int], ends: Mapping[PartitionId, int], bytes_max: int
-) -> dict[PartitionId, int]:
-    """Return ends with at most *bytes_max* bytes before them, shared in proportion to what each partition has."""
+def limited(begins: Mapping[_Part, int], ends: Mapping[_Part, int], bytes_max: int) -> dict[_Part, int]:
+    """Return ends with at most *bytes_max* bytes before them, shared in proportion to what each part has."""
     waiting = {name: ends[name] - begin for name, begin in begins.items()}
     total = sum(waiting.values())
     if total <= bytes_max:

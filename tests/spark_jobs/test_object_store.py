@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from journal.archive.keeper import SegmentKeeper
 from journal.archive.manifest import ArchiveManifest, decode_archive_manifest
@@ -22,6 +23,7 @@ from tests.fixtures.forked import run_metaq, run_module
 from tests.fixtures.s3_server import S3Server
 from tests.meta_broker.store.test_object_archive import bucket
 from tests.spark_jobs.journals import SEGMENT_BYTES, segment_bases
+from tests.spark_jobs.messages.test_journal_stream import batches, stream_of, whole
 from tests.spark_jobs.messages.test_published import read
 
 RUN_S = 300  # a Spark of its own, on a busy machine
@@ -75,6 +77,13 @@ def test_workers_read_what_a_copy_of_the_segments_gives(archive: Archive) -> Non
     assert json.loads(done.stdout) == sorted(
         [row["topic"], row["partition"], row["offset"], row["payload"].hex()] for row in expected
     )
+
+
+def test_a_stream_of_a_broker_goes_on_in_its_archive(archive: Archive) -> None:
+    (end, first), *_ = batches(stream_of(archive.copy), ReadMaxBytes(5_000))
+    rest = [rows for _, rows in batches(stream_of(archive.url), ReadMaxBytes(1), start=end)]
+    assert len(rest) > 1, "a segment each"
+    assert [*first, *(row for rows in rest for row in rows)] == whole(archive.copy)
 
 
 def test_the_audit_reads_a_url_alone_and_with_its_directory(honest: Path, tmp_path: Path, spark: SparkSession) -> None:

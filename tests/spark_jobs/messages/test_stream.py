@@ -210,10 +210,3 @@ def test_a_limit_is_shared_and_never_stops_a_partition() -> None:
             read_options({"brokers": "b:1", "subscribe": "t", "maxOffsetsPerTrigger": "10"}, is_stream=True), ()
         ).getDefaultReadLimit()
     )
-
-
-def test_a_stream_of_a_journal_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="a stream is read from brokers"):
-        spark.readStream.format("metaq").option("path", str(tmp_path)).load().writeStream.format(
-            "noop"
-        ).start().awaitTermination(WAIT_S)
