@@ -31,7 +31,7 @@ class ObjectPlace:
         return self._url
 
     def put(self, storage: Storage, name: str, file: StorageFile, sha256: str) -> None:
-        """Upload, then read back and compare: what a store acknowledged is not yet what it has."""
+        """Upload, all or nothing, then read back and compare: what a store acknowledged is not yet what it has."""
         files, at = self._path(name)
         try:
             if self._digest(files, at) == sha256:
@@ -39,7 +39,7 @@ class ObjectPlace:
             if files.exists(at):
                 raise StorageFailed(f"{self._url}/{name} is there already and is not {storage.path}/{name}")
             reader = file.reader()
-            with files.open(at, "wb", block_size=2 * BLOCK_BYTES) as writer:
+            with files.transaction, files.open(at, "wb", block_size=2 * BLOCK_BYTES) as writer:
                 for position in range(0, file.size, BLOCK_BYTES):
                     writer.write(reader.read(position, min(BLOCK_BYTES, file.size - position)))
             if (stored := self._digest(files, at)) != sha256:

@@ -6,15 +6,21 @@ import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, cast
 
 import pytest
 
 from journal.archive.manifest import ArchiveManifest, decode_archive_manifest
+from journal.archive.object_place import ObjectPlace
+from journal.errors import StorageFailed
+from journal.wal.storage import DirectoryStorage
+from journal.wal.storage_file import StorageFile
 from meta_broker.config.retention_section import RetentionSection
 from meta_broker.store import retention_job
 from tests.fixtures.s3_server import S3Server
 from tests.meta_broker.store.test_retention import ORDERS, SEGMENT_BYTES, Stage, judged, stage
+
+MIB = 1024 * 1024
 
 
 def bucket(name: str) -> Any:
@@ -104,3 +110,43 @@ def test_a_store_that_never_answers_does_not_hold_up_a_stop(
             assert list(judged(tmp_path / "data")) == []
 
         asyncio.run(story())
+
+
+class BadSector:
+    """A segment that fails to read in its second half."""
+
+    def __init__(self, whole: StorageFile) -> None:
+        self._whole = whole
+        self.size = whole.size
+
+    def reader(self) -> Self:
+        return self
+
+    def read(self, position: int, size: int) -> bytes:
+        if position + size > self.size // 2:
+            raise StorageFailed("a bad sector")
+        return bytes(self._whole.reader().read(position, size))
+
+
+def upload_that_fails_half_way(directory: Path, url: str, size: int = 12 * MIB) -> None:
+    """Nothing of it is in the store, and the next attempt is not held up by it."""
+    storage, place = DirectoryStorage.open_for_writing(directory), ObjectPlace(url)
+    data = b"".join(number.to_bytes(8, "big") for number in range(size // 8))
+    file = storage.create("segment", len(data), data)
+    try:
+        with pytest.raises(StorageFailed, match="a bad sector"):
+            place.put(storage, "segment", cast(StorageFile, BadSector(file)), hashlib.sha256(data).hexdigest())
+        assert place.read("segment") is None
+        for _ in range(2):
+            place.put(storage, "segment", file, hashlib.sha256(data).hexdigest())
+        assert place.read("segment") == data
+        assert place.names() == {"segment"}
+    finally:
+        file.close()
+        storage.close()
+
+
+@pytest.mark.parametrize("size", [4096, 12 * MIB])
+def test_an_upload_that_fails_half_way_leaves_nothing(tmp_path: Path, s3: S3Server, size: int) -> None:
+    bucket(f"fourth-{size}")
+    upload_that_fails_half_way(tmp_path, f"s3://fourth-{size}/broker-0", size)
