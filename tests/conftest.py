@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.fixtures.broker",
     "tests.fixtures.broker_pool",
     "tests.fixtures.cores",
+    "tests.fixtures.hdfs_server",
     "tests.fixtures.mariadb",
     "tests.fixtures.postgres",
     "tests.fixtures.real_orders",
@@ -90,6 +91,7 @@ SERVERS: Final = frozenset(
         "shared_lone_broker",
         "lone_broker",
         "s3_server",
+        "hdfs",
         "spark",
     }
 )

@@ -1,17 +1,18 @@
-"""An archive in an object store, by its URL: whatever fsspec and its drivers speak (s3, gs, abfs, hdfs).
+"""An archive in an object store, by its URL: whatever fsspec and its drivers speak (s3, gs, abfs, webhdfs).
 
 Credentials and endpoints are the drivers' own: the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL) or fsspec's
-configuration files. A put must be atomic, as those of object stores are.
+configuration files. A put must be atomic, as those of object stores are; for HDFS it is a rename.
 """
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from journal.archive.keeper import BLOCK_BYTES
 from journal.errors import StorageFailed
-from journal.wal.storage import Storage
+from journal.wal.storage import TMP_SUFFIX, Storage
 from journal.wal.storage_file import StorageFile
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class ObjectPlace:
             if files.exists(at):
                 raise StorageFailed(f"{self._url}/{name} is there already and is not {storage.path}/{name}")
             reader = file.reader()
-            with files.transaction, files.open(at, "wb", block_size=2 * BLOCK_BYTES) as writer:
+            with _writing(files, at) as writer:
                 for position in range(0, file.size, BLOCK_BYTES):
                     writer.write(reader.read(position, min(BLOCK_BYTES, file.size - position)))
             if (stored := self._digest(files, at)) != sha256:
@@ -81,7 +82,8 @@ class ObjectPlace:
     def replace(self, name: str, data: bytes) -> None:
         files, at = self._path(name)
         try:
-            files.pipe_file(at, data)
+            with _writing(files, at) as writer:
+                writer.write(data)
         except Exception as error:
             raise self._failed(name, error) from error
         if self.read(name) != data:
@@ -116,3 +118,16 @@ class ObjectPlace:
         if isinstance(error, StorageFailed):
             return error
         return StorageFailed(f"{self._url}/{name}: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def _writing(files: Any, at: str) -> Iterator[Any]:
+    """Open a writer; the object has its name once the block has ended without an error, and is whole then."""
+    if "webhdfs" not in files.protocol:
+        with files.transaction, files.open(at, "wb", block_size=2 * BLOCK_BYTES) as writer:
+            yield writer
+        return
+    # HDFS shows what is half written; of a transaction fsspec makes a rename that replaces nothing, and says nothing.
+    with files.open(f"{at}{TMP_SUFFIX}", "wb", block_size=2 * BLOCK_BYTES) as writer:
+        yield writer
+    files._call("RENAME", method="put", path=f"{at}{TMP_SUFFIX}", destination=at, renameoptions="OVERWRITE")
