@@ -89,6 +89,7 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
         from pyspark.errors import PySparkException
 
         from meta_client.coordinator.errors import CoordinatorError
+        from spark_jobs.certificate.coordinator_side import CoordinatorLogs
         from spark_jobs.certificate.database import DatabaseProblem, Marker
         from spark_jobs.certificate.join import JoinRequest
         from spark_jobs.certificate.signing import SigningError, read_private_key, signed
@@ -105,6 +106,7 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
         checked_master(given["master"])
         for directory in directories:
             plan(directory)
+        CoordinatorLogs(given["coordinators"])  # before Spark is started
         with spark_session(given["master"], name="metaq certify", options=given["settings"]) as spark:
             try:
                 body = make_certificate(spark, request, _progress)

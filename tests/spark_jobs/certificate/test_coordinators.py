@@ -26,6 +26,7 @@ from spark_jobs.certificate.page import page
 from spark_jobs.certificate.statement import make_certificate
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.broker_pool import BrokerPool
+from tests.fixtures.forked import run_metaq
 from tests.fixtures.postgres import Database
 from tests.meta_client.coordinator.conftest import STEADY
 from tests.meta_client.transactions.conftest import BILLS
@@ -34,6 +35,7 @@ SOLD = Marker.parse("sold.gtrid")
 TOPICS = ("orders", "bills")  # of broker 0, and of broker 1
 STATUS = "pg_xact_status, for the id in the coordinator's log"
 SEGMENT_BYTES = 4096
+RUN_S = 300  # a Spark of its own, on a busy machine
 
 
 class Killed(BaseException):
@@ -230,3 +232,14 @@ def test_what_commits_while_the_journals_are_read_is_no_mistake(world: World, sp
     assert len(during) >= 2
     assert set(counts(body)) == {"committed"}, json.dumps(body, indent=1)
     assert (body["apart"], body["refused"]) == ({}, [])
+
+    words = ["certify", "--database", world.database.dsn, "--since", "2020-01-01", "--marker", "sold.gtrid"]
+    words += [word for directory in directories for word in ("--dir", str(directory))]
+    done = run_metaq(*words, "--coordinator", str(world.directory), timeout_s=RUN_S)
+    assert (done.returncode, "not signed: no --key was given" in done.stderr) == (1, True), done.stderr
+    made = json.loads(done.stdout)["certificate"]
+    assert counts(made) == {"committed": len(during) + 1}
+    assert made["coordinators"][0]["directory"] == str(world.directory)
+    wrong = run_metaq(*words, "--coordinator", str(directories[0]))
+    assert wrong.returncode == 2
+    assert "no coordinator's decisions: name another directory" in wrong.stderr
