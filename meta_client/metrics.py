@@ -20,6 +20,12 @@ PARTITIONS: Final = Family("metaq_consumergroup_partitions", MetricKind.GAUGE, "
 LAG_BYTES: Final = Family(
     "metaq_consumergroup_lag_bytes", MetricKind.GAUGE, "Not delivered of these; absent while one is unknown.", _TOPIC
 )
+LAG_MESSAGES: Final = Family(
+    "metaq_consumergroup_lag_messages_estimate",
+    MetricKind.GAUGE,
+    "The bytes by the mean size of those delivered of the topic; absent as these, and before the first delivery.",
+    _TOPIC,
+)
 LAG_SECONDS: Final = Family(
     "metaq_consumergroup_lag_seconds",
     MetricKind.GAUGE,
@@ -44,7 +50,7 @@ FINDINGS: Final = Family(
     "What their watchdogs find now, as Consumer.findings() says.",
     _GROUP,
 )
-FAMILIES: Final = (CONSUMERS, PARTITIONS, LAG_BYTES, LAG_SECONDS, MESSAGES, BYTES, REBALANCES, FINDINGS)
+FAMILIES: Final = (CONSUMERS, PARTITIONS, LAG_BYTES, LAG_MESSAGES, LAG_SECONDS, MESSAGES, BYTES, REBALANCES, FINDINGS)
 
 
 class HasConsumers(Protocol):
@@ -84,11 +90,20 @@ def samples(consumers: tuple[Consumer, ...]) -> Iterator[Sample]:
             size = [lag.bytes for lag in lags if lag.bytes is not None]
             seconds = [lag.seconds for lag in lags if lag.seconds is not None]
             yield Sample(PARTITIONS, len(lags), (group, topic))
-            yield Sample(LAG_BYTES, sum(size) if len(size) == len(lags) else None, (group, topic))
+            behind = sum(size) if len(size) == len(lags) else None
+            yield Sample(LAG_BYTES, behind, (group, topic))
+            yield Sample(LAG_MESSAGES, _messages(behind, delivered.get(topic, Delivered())), (group, topic))
             yield Sample(LAG_SECONDS, max(seconds) if len(seconds) == len(lags) else None, (group, topic))
         for topic, total in delivered.items():
             yield Sample(MESSAGES, total.messages, (group, topic))
             yield Sample(BYTES, total.bytes, (group, topic))
+
+
+def _messages(behind: int | None, delivered: Delivered) -> float | None:
+    """Estimate how many messages *behind* bytes are: offsets count bytes, and nothing tells where messages begin."""
+    if not behind:
+        return behind
+    return behind * delivered.messages / delivered.bytes if delivered.bytes else None
 
 
 def _rebalances(consumer: Consumer) -> int:
