@@ -1,12 +1,13 @@
 """A connection to the console: uvicorn's, with an end to the waiting for a request.
 
 uvicorn waits for a request for as long as its peer likes, and refuses whatever comes once there are too many
-connections: some that say nothing would keep everybody out.
+connections: some that say nothing would keep everybody out. What is no body, behind an answer, fails in its loop.
 """
 
 import asyncio
 from typing import Any, Final
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from meta_client.console.live import STREAM_S_MAX
@@ -38,6 +39,17 @@ class ConsoleConnection(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._renew()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request. One that has its answer, or a part of it, only ends: uvicorn's answer would be a
+        second one, which h11 refuses to send."""
+        if not self.waits:  # a request whose body is none: nothing of it is carried out
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

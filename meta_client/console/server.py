@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -31,6 +31,7 @@ from meta_client.operations.text import printable
 T = TypeVar("T")
 
 FORM_BYTES_MAX: Final = 16 * 1024
+FORM_S_MAX: Final = 15.0
 FORM: Final = "application/x-www-form-urlencoded"
 
 _log = logging.getLogger(__name__)
@@ -191,14 +192,20 @@ class Console:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Read a form of at most FORM_BYTES_MAX. Raises HTTPException."""
+    """Read a form of at most FORM_BYTES_MAX, which has FORM_S_MAX to arrive. Raises HTTPException."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         raise HTTPException(415, f"a form is {FORM}")
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > FORM_BYTES_MAX:
-            raise HTTPException(413, f"a form has {FORM_BYTES_MAX} bytes at most")
+    try:
+        async with asyncio.timeout(FORM_S_MAX):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > FORM_BYTES_MAX:
+                    raise HTTPException(413, f"a form has {FORM_BYTES_MAX} bytes at most")
+    except TimeoutError as error:
+        raise HTTPException(408, f"a form is all here within {FORM_S_MAX:g} s") from error
+    except ClientDisconnect as error:
+        raise HTTPException(400, "this form is not all here") from error
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20, errors="strict")
     except ValueError as error:

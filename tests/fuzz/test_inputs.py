@@ -209,15 +209,15 @@ def watched(broker: BrokerProcess, what: Callable[[], str]) -> Iterator[None]:
 
 
 class Growth:
-    """Memory of a broker, from the time on when caches and tables are warm."""
+    """Memory of a process, from the time on when caches and tables are warm."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
-        self._broker = broker
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
         self._before: int | None = None
 
     def check(self, done: float) -> None:
         """*done*: part of the inputs that it has had."""
-        now = anonymous_bytes(self._broker.pid)
+        now = anonymous_bytes(self._pid)
         if self._before is None and done > 0.2:
             self._before = now
         if self._before is not None:
@@ -225,7 +225,7 @@ class Growth:
 
 
 def test_requests_on_the_wire(broker: BrokerProcess) -> None:
-    count, seed, growth = 0, SEED, Growth(broker)
+    count, seed, growth = 0, SEED, Growth(broker.pid)
     has_logins = "[access]" in broker.config_path.read_text()
     what = f"wire {'with logins' if has_logins else 'open'}"
     with watched(broker, lambda: f"{what}: {count} inputs"), ThreadPoolExecutor(TOGETHER) as together:
@@ -278,7 +278,7 @@ def _read_until(peer: socket.socket, ending: bytes) -> None:
 
 
 def test_frames_on_links(broker: BrokerProcess) -> None:
-    count, seed, growth = 0, SEED, Growth(broker)
+    count, seed, growth = 0, SEED, Growth(broker.pid)
     with watched(broker, lambda: f"links: {count} inputs"):
         while count < wanted(LINK):
             random = Random(seed)
@@ -306,7 +306,7 @@ def test_frames_on_links(broker: BrokerProcess) -> None:
 
 
 def test_requests_of_admin_ports(broker: BrokerProcess) -> None:
-    count, seed, growth, url = 0, SEED, Growth(broker), admin_url(broker)
+    count, seed, growth, url = 0, SEED, Growth(broker.pid), admin_url(broker)
     port = int(url.rpartition(":")[2])
     with watched(broker, lambda: f"admin port: {count} inputs"):
         while count < wanted(ADMIN):

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -64,6 +65,32 @@ def test_requests_that_never_end_keep_nobody_out(zookeeper: Chroot) -> None:
                     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
                     with opener.open(url, timeout=60) as page:
                         assert page.status == 200
+        finally:
+            process.kill()
+            process.wait()
+        assert Path(out.name).read_text().count("\n") == 2, "strangers write no log"
+
+
+def test_a_body_that_is_none_or_never_comes_ends_its_connection_and_is_not_logged(zookeeper: Chroot) -> None:
+    """Before its answer, which is 4xx then, and after it; with the token and without."""
+    with tempfile.NamedTemporaryFile() as out:
+        process, url = started_console(zookeeper.connect, out, "--allow-changes")
+        port, token = int(re.findall(r":(\d+)/", url)[0]), url.partition("token=")[2]
+        at = f"Host: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n"
+        form = f"Cookie: metaq-console-{port}={token}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        try:
+            for more in ("", form):
+                head = f"POST /groups/g/reset HTTP/1.1\r\n{at}{more}Transfer-Encoding: chunked\r\n\r\n"
+                for pieces in ([head + "no chunk\r\n"], [head, "no chunk\r\n"], [head + "2\r\na", "=zz\r\n"]):
+                    with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+                        for piece in pieces:
+                            peer.sendall(piece.encode())
+                            time.sleep(0.3)
+                        answer = b"".join(iter(lambda: peer.recv(65536), b""))
+                    assert answer.startswith(b"HTTP/1.1 4"), answer[:200]
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
+                peer.sendall(f"POST /groups/g/reset HTTP/1.1\r\n{at}{form}Content-Length: 99\r\n\r\na=b".encode())
+                assert peer.recv(65536).startswith(b"HTTP/1.1 408 "), "half a form"
         finally:
             process.kill()
             process.wait()
