@@ -35,7 +35,7 @@ databases_option = click.option(
     multiple=True,
     metavar="URL",
     help="A database that takes part: its decision table, and what is prepared in it. Several times for several. "
-    "[env var: DATABASE_URL, for one]",
+    "[env var: DATABASE_URL, for one, which no list of processes shows]",
 )
 logs_option = click.option(
     "--decisions",
