@@ -32,8 +32,8 @@ from tests.fuzz.web import Keys, request
 from tests.meta_client.console.conftest import started_console
 from zk.embedded.chroot import Chroot
 
-SHARE = 0.001  # of INPUTS
-REQUESTS = max(300, round(INPUTS * SHARE))
+SHARE = 0.0003  # of INPUTS
+REQUESTS = max(200, round(INPUTS * SHARE))
 TOGETHER = 6
 OPEN_MAX = 100  # connections that wait for more, as slow clients do
 PATIENCE_S = 60.0
