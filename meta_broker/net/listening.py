@@ -2,9 +2,46 @@
 
 import errno
 import socket
-from typing import Any
+from typing import Any, Final
 
 from meta_broker.errors import CannotListen
+
+ANY_PORT_TRIES: Final = 20  # a port that is free at one address of a host may be taken at the next
+
+
+def reserved(host: str, port: int) -> list[socket.socket]:
+    """Return sockets bound to all addresses of *host* that this machine has, with one port; 0: any that is free. Raises
+    CannotListen."""
+    tries = 1 if port else ANY_PORT_TRIES
+    while True:
+        try:
+            return _bound_to_all(host, port)
+        except OSError as error:
+            tries -= 1
+            if error.errno != errno.EADDRINUSE or not tries:
+                raise cannot_listen(host, port, error) from error
+
+
+def _bound_to_all(host: str, port: int) -> list[socket.socket]:
+    taken: list[socket.socket] = []
+    absent: OSError | None = None
+    try:
+        for family, kind, protocol, _, address in addresses_of(host, port):
+            try:
+                taken.append(bound(family, kind, protocol, (address[0], port, *address[2:])))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                absent = error  # e.g. an IPv6 address where IPv6 is off: others may work
+            else:
+                port = taken[-1].getsockname()[1]
+        if absent is not None and not taken:
+            raise absent
+    except OSError:
+        for each in taken:
+            each.close()
+        raise
+    return taken
 
 
 def addresses_of(host: str, port: int) -> list[tuple[Any, ...]]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from meta_broker.net.busy_poll import BusyPoll
 from meta_broker.net.connection import ClientConnection
 from meta_broker.net.connection_limit import ConnectionLimit
 from meta_broker.net.connection_owner import ConnectionBounds
-from meta_broker.net.listening import addresses_of, bound, cannot_listen
+from meta_broker.net.listening import cannot_listen, reserved
 from meta_broker.net.tls_listener import PortTls, TlsListener
 from meta_broker.net.turns import Turns
 from meta_client.protocol.body_buffers import BodyBuffers
@@ -76,24 +75,8 @@ class Server:
 
         Raises CannotListen.
         """
-        absent: OSError | None = None
-        try:
-            for family, kind, protocol, _, address in addresses_of(host, port):
-                try:
-                    taken = bound(family, kind, protocol, (address[0], port, *address[2:]))
-                except OSError as error:
-                    if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                        raise
-                    absent = error  # e.g. an IPv6 address where IPv6 is off: others may work
-                else:
-                    self._sockets.append(taken)
-                    port = taken.getsockname()[1]  # 0: any free port, the same for every address of the host
-            if absent is not None and not self._sockets:
-                raise absent
-        except OSError as error:
-            self._release()
-            raise cannot_listen(host, port, error) from error
-        return port
+        self._sockets = reserved(host, port)
+        return int(self._sockets[0].getsockname()[1])
 
     async def listen(self, dispatcher: Dispatcher) -> None:
         """Accept connections. Raises CannotListen."""

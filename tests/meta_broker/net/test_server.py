@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
 from journal.errors import StorageFailed
 from meta_broker.errors import CannotListen
-from meta_broker.net import server as server_module
+from meta_broker.net import listening
 from meta_broker.net.server import Server
 
 
@@ -43,17 +44,35 @@ def test_a_reserved_port_is_taken_and_lets_nobody_in() -> None:
 
 
 def test_an_address_that_is_not_here_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "addresses_of", addresses("203.0.113.1", "127.0.0.1", "127.0.0.2"))
+    monkeypatch.setattr(listening, "addresses_of", addresses("203.0.113.1", "127.0.0.1", "127.0.0.2"))
     assert asyncio.run(reserve("two", 0)) > 0
-    monkeypatch.setattr(server_module, "addresses_of", addresses("203.0.113.1", "203.0.113.2"))
+    monkeypatch.setattr(listening, "addresses_of", addresses("203.0.113.1", "203.0.113.2"))
     with pytest.raises(
         CannotListen, match=r"cannot listen on none:0: Cannot assign requested address: set broker\.host"
     ):
         asyncio.run(reserve("none", 0))
 
 
+def test_any_free_port_is_free_at_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first address gives a port that another program has at the second: another one is taken."""
+    monkeypatch.setattr(listening, "addresses_of", addresses("127.0.0.1", "127.0.0.2"))
+    bound, others = listening.bound, list[socket.socket]()
+
+    def just_after_another(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
+        if address[0] == "127.0.0.2" and len(others) < 3:
+            others.append(socket.create_server(address[:2]))
+        return bound(family, kind, protocol, address)
+
+    monkeypatch.setattr(listening, "bound", just_after_another)
+    port = asyncio.run(reserve("two", 0))
+    assert port not in [other.getsockname()[1] for other in others]
+    assert len(others) == 3
+    for other in others:
+        other.close()
+
+
 def test_one_address_in_use_is_enough_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "addresses_of", addresses("127.0.0.1", "127.0.0.2"))
+    monkeypatch.setattr(listening, "addresses_of", addresses("127.0.0.1", "127.0.0.2"))
     with socket.create_server(("127.0.0.2", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=f"cannot listen on two:{port}: Address already in use: stop what uses"):
