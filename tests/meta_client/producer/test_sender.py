@@ -253,8 +253,10 @@ def test_close_tells_a_thread_that_waits_for_what_no_broker_takes(
     monkeypatch.setattr("meta_client.producer.sender.CLOSE_TIMEOUT_S", 0.1)
     start_broker(0, {"orders": 1}, stored).peer.close()
     told: list[str] = []
+    begun = threading.Event()
 
     def flush() -> None:
+        begun.set()
         with pytest.raises(NoBroker) as caught:
             producer.flush()
         told.append(str(caught.value))
@@ -264,6 +266,7 @@ def test_close_tells_a_thread_that_waits_for_what_no_broker_takes(
         producer.send_async("orders", b"nobody takes it")
         flushing = threading.Thread(target=flush, daemon=True)
         flushing.start()
+        assert begun.wait(60)  # after a close there is nothing to wait for
         flushing.join(0.5)
     flushing.join(60)
     assert told
