@@ -12,9 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from journal.checksum import crc32
 from journal.errors import StorageFailed
+from journal.wal.record_window import read_some
+from journal.wal.scan import is_zero
 from journal.wal.segments import SEGMENT_HEADER_BYTES
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import read_watermark
+from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES
 from spark_jobs.messages.journal import JournalTask, PlannedJournal
 from spark_jobs.messages.segments import DataLost
 from spark_jobs.source.directory import MissingRange, SegmentSlice
@@ -22,7 +25,9 @@ from spark_jobs.source.places import open_segment
 from spark_jobs.source.record_block import RecordBlock
 from spark_jobs.source.segment_reader import SegmentReader
 
-_BEFORE_BYTES: Final = 4096  # that the checksum covers, in one segment
+# That the checksum covers, in one segment: the header of a message, with its id, or of a record is always among them.
+# Payloads may be alike in both journals.
+_BEFORE_BYTES: Final = DATA_BYTES_MAX + HEADER_BYTES
 _SLAVE: Final = "slave.json"
 
 Positions = dict[str, dict[str, Any]]  # by broker id, as a checkpoint has them
@@ -47,11 +52,13 @@ def position_at(journal: PlannedJournal, lsn: int) -> Position:
         return Position(lsn)
     if not isinstance(journal.place, Path):
         return Position(lsn, before.sha256[:16] if lsn == before.end else "")
-    end = min(lsn - before.base, before.size)
-    at = max(0, end - _BEFORE_BYTES)
+    at, data = min(lsn - before.base, before.size), b""
     file = open_segment(journal.place, before)
     try:
-        return Position(lsn, f"{crc32(file.reader().read(at, end - at)):08x}")
+        while at > 0 and is_zero(data):  # the rest of a segment, behind a PAD
+            end, at = at, max(0, at - _BEFORE_BYTES)
+            data, _ = read_some(file.reader(), at, end)
+        return Position(lsn, f"{crc32(data):08x}")
     finally:
         file.close()
 

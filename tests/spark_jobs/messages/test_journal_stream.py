@@ -23,7 +23,7 @@ from spark_jobs.messages.options import InvalidOption, read_options
 from spark_jobs.messages.segments import DataLost
 from spark_jobs.messages.selection import Selection
 from tests.spark_jobs.conftest import SmallCluster
-from tests.spark_jobs.journals import ORDERS, Pen, body, records_of, segment_bases
+from tests.spark_jobs.journals import ORDERS, SEGMENT_BYTES, Pen, body, records_of, segment_bases
 
 COLUMNS = ("topic", "partition", "offset", "id", "payload", "xid")
 WAIT_S = 120
@@ -182,6 +182,26 @@ def test_another_journal_is_not_taken_for_the_one_that_was_read(tmp_path: Path) 
         stream.latestOffset({"orders": {"3-0": 5}}, ALL)
     with pytest.raises(DataLost, match="broker 7, which the checkpoint names, has no journal"):
         stream.partitions({"7": {"lsn": 0, "mark": ""}}, {"7": {"lsn": 9, "mark": ""}})
+
+
+@pytest.mark.parametrize("size", [6000, 9000])
+def test_another_journal_with_payloads_that_are_alike(tmp_path: Path, size: int) -> None:
+    """The last bytes are the same in both: of a long payload, or of a segment whose rest took no record."""
+    path = tmp_path / "journal"
+
+    def write(first_id: int, count: int, incarnation: int) -> None:
+        with Pen(path, incarnation=incarnation) as pen:
+            for number in range(count):
+                pen.write(PutRecord(ORDERS, Offset(number * (size + 20)), 1), body(1, b"x" * size, first_id=first_id))
+
+    write(1, 3, incarnation=1)
+    ends = [end for end, _ in batches(stream_of(path), ReadMaxBytes(1))]
+    assert SEGMENT_BYTES in [end["3"]["lsn"] for end in ends]
+    shutil.rmtree(path)
+    write(2, 4, incarnation=2)
+    for end in ends:
+        with pytest.raises(DataLost, match="is not the journal that was read"):
+            stream_of(path).latestOffset(end, ALL)
 
 
 def test_live_and_dead_brokers_on_a_real_spark(
