@@ -138,7 +138,7 @@ def _blocks(
     durable once all are yielded."""
     assert isinstance(journal.place, Path)
     start = max(begin - segment.base, SEGMENT_HEADER_BYTES)
-    if segment.size <= start or any(one.lsn == segment.base for one in segment.unreadable):
+    if segment.size <= start:
         return
     file = open_segment(journal.place, segment)
     try:

@@ -23,7 +23,7 @@ from spark_jobs.messages.options import InvalidOption, read_options
 from spark_jobs.messages.segments import DataLost
 from spark_jobs.messages.selection import Selection
 from tests.spark_jobs.conftest import SmallCluster
-from tests.spark_jobs.journals import ORDERS, SEGMENT_BYTES, Pen, body, records_of, segment_bases
+from tests.spark_jobs.journals import ORDERS, SEGMENT_BYTES, Pen, body, flip, records_of, segment_bases
 
 COLUMNS = ("topic", "partition", "offset", "id", "payload", "xid")
 WAIT_S = 120
@@ -202,6 +202,17 @@ def test_another_journal_with_payloads_that_are_alike(tmp_path: Path, size: int)
     for end in ends:
         with pytest.raises(DataLost, match="is not the journal that was read"):
             stream_of(path).latestOffset(end, ALL)
+
+
+def test_a_damaged_header_of_the_last_segment_is_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Pen(path) as pen:
+        orders(pen, 0, 200)
+    flip(path, segment_bases(path)[-1])
+    with pytest.raises(DataLost, match="do not read back: no segment header"):
+        list(batches(stream_of(path)))
+    rows = [row for _, rows in batches(stream_of(path, failOnDataLoss="false")) for row in rows]
+    assert numbers(rows) == list(range(200)), "the records behind it are sound"
 
 
 def test_live_and_dead_brokers_on_a_real_spark(
