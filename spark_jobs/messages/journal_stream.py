@@ -124,7 +124,8 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_position(journal, position)
         except DataLost as error:
             self._report(error)
-            return position_at(journal, min(max(position.lsn, journal.slices[0].base), journal.slices[-1].end))
+            begin = journal.slices[0].base  # beyond what is there, the next records are new
+            return position_at(journal, min(max(position.lsn, begin), readable_end(journal, begin)))
         return position
 
     def _report(self, error: DataLost) -> None:

@@ -215,6 +215,25 @@ def test_a_damaged_header_of_the_last_segment_is_no_end(tmp_path: Path) -> None:
     assert numbers(rows) == list(range(200)), "the records behind it are sound"
 
 
+def test_a_restored_journal_goes_on_with_what_is_written_next(tmp_path: Path) -> None:
+    """With failOnDataLoss=false, and looked at before it is longer than the one that was read."""
+    path = tmp_path / "journal"
+    with Pen(path) as pen:
+        orders(pen, 0, 200)
+    stream = stream_of(path, failOnDataLoss="false")
+    *_, (end, _) = batches(stream)
+    shutil.rmtree(path)
+    with Pen(path, incarnation=2) as pen:
+        orders(pen, 0, 20)
+        pen.journal.wait_flushed(pen.journal.end)
+        found = list(batches(stream, start=end))
+        assert [row for _, rows in found for row in rows] == []
+        orders(pen, 20, 400)
+        pen.journal.wait_flushed(pen.journal.end)
+        rows = [row for _, rows in batches(stream, start=found[-1][0]) for row in rows]
+    assert numbers(rows) == list(range(20, 400))
+
+
 def test_live_and_dead_brokers_on_a_real_spark(
     spark: SparkSession, cluster: SmallCluster, topic: str, tmp_path: Path
 ) -> None:
