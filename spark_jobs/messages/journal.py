@@ -54,7 +54,8 @@ class PlannedJournal(NamedTuple):
 
 
 def journal_places(paths: Sequence[str]) -> list[Place]:
-    """Return *paths*, and for a directory that holds no segments those of its folders that do. Raises StorageFailed."""
+    """Return *paths*, and for a directory that holds no segments those of its folders that do; each once. Raises
+    StorageFailed."""
     found: list[Place] = []
     for path in map(place_of, paths):
         if isinstance(path, str):
@@ -67,7 +68,7 @@ def journal_places(paths: Sequence[str]) -> list[Place]:
         if not below:
             raise StorageFailed(f"{path}: holds no journal: name the data directory of a broker, or a folder of such")
         found += below
-    return found
+    return list(dict.fromkeys(found))  # a folder, and one that is in it
 
 
 def _has_segments(path: Path) -> bool:
