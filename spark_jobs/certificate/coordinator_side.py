@@ -4,6 +4,7 @@ Logs are read before the journals and after them. What was decided before must b
 explains what they have committed since.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from meta_client.coordinator.postgres import PostgresParticipant
 from meta_client.coordinator.receipts import Receipts
 from spark_jobs.certificate.database import DatabaseProblem
 
+_BROKER: Final = re.compile("[0-9]{1,10}")  # as in decision rows
 # What the database says of a transaction, as in column `database` (classes.py); of any other end it knows nothing.
 SAYS: Final[Mapping[BranchEnd, str]] = {
     BranchEnd.COMMITTED: "committed",
@@ -123,7 +125,7 @@ class CoordinatorLogs:
 
 def _broker(receipts: Receipts) -> tuple[int, ...] | None:
     number = receipts.broker.partition("/")[0]
-    return (int(number),) if number.isascii() and number.isdigit() else None
+    return (int(number),) if _BROKER.fullmatch(number) else None
 
 
 def label(prefix: bytes) -> str:

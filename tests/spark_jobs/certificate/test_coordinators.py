@@ -19,8 +19,11 @@ from meta_client.coordinator import Coordinator, HeuristicOutcome, TwoPhaseStep
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import ForeignLog
 from meta_client.coordinator.names import BROKER, DATABASE, branch, new_nonce
+from meta_client.coordinator.postgres import PostgresParticipant
 from meta_client.producer.producer import Producer
+from spark_jobs.certificate.coordinator_side import CoordinatorLogs
 from spark_jobs.certificate.database import Marker
+from spark_jobs.certificate.decisions import decision_table
 from spark_jobs.certificate.join import JoinRequest
 from spark_jobs.certificate.page import page
 from spark_jobs.certificate.statement import make_certificate
@@ -218,6 +221,19 @@ def test_what_a_log_has_dropped_is_unknown(world: World, spark: SparkSession, tm
         certified(spark, world, logs=(world.directory, copied))
     with pytest.raises(ForeignLog, match="no coordinator's decisions"):
         certified(spark, world, logs=(world.brokers[0].data,))
+
+
+@pytest.mark.parametrize("broker", ["9" * 11, "9" * 5000, "-1", "\u00b2", ""])
+def test_a_decision_that_names_no_broker_names_what_cannot_be_read(
+    database: Database, tmp_path: Path, broker: str
+) -> None:
+    with psycopg.connect(database.dsn) as connection:
+        resource = PostgresParticipant(connection).resource_id()
+    log = DecisionLog.open(tmp_path, "shop")
+    log.decide(Xid(1, log.name.prefix + b"1", b""), f"database={resource}@3.00000001 broker={broker}/1")
+    log.close()
+    found = CoordinatorLogs((tmp_path,)).look(database.dsn)
+    assert decision_table([], found.decisions).column("named").to_pylist() == [None]
 
 
 def test_what_commits_while_the_journals_are_read_is_no_mistake(world: World, spark: SparkSession) -> None:
