@@ -72,6 +72,9 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins.setdefault(broker, first_position(each))  # a new broker: all of it
             begins[broker] = self._begin(each, begins[broker])
         ends = {broker: readable_end(each, begins[broker].lsn) for broker, each in found.items()}
+        for broker, end in ends.items():
+            if end == begins[broker].lsn:
+                self._check_end(found[broker], end)
         self._seen = {broker: position_at(found[broker], end) for broker, end in ends.items()}
         if self._last is not None:
             ends = {broker: min(end, self._last.get(broker, begins[broker].lsn)) for broker, end in ends.items()}
@@ -127,6 +130,13 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = journal.slices[0].base  # beyond what is there, the next records are new
             return position_at(journal, min(max(position.lsn, begin), readable_end(journal, begin)))
         return position
+
+    def _check_end(self, journal: PlannedJournal, end: int) -> None:
+        """Raise DataLost if the last segment has damage behind *end*, which no task will meet."""
+        for one in journal.slices[-1].unreadable:
+            if one.end > end:
+                where = f"{journal.place}: LSNs {one.lsn} to {one.end} of the journal"
+                self._report(DataLost(f"{where} do not read back: {one.reason}"))
 
     def _report(self, error: DataLost) -> None:
         if self._options.fails_on_data_loss:

@@ -215,6 +215,23 @@ def test_a_damaged_header_of_the_last_segment_is_no_end(tmp_path: Path) -> None:
     assert numbers(rows) == list(range(200)), "the records behind it are sound"
 
 
+@pytest.mark.parametrize("size", [0, 100, 6000])
+def test_a_last_segment_that_is_too_short_is_no_end(tmp_path: Path, size: int) -> None:
+    """A broker gives a segment its name when it has its full size: a copy was interrupted."""
+    path = tmp_path / "journal"
+    with Pen(path) as pen:
+        orders(pen, 0, 300)
+    last = segment_bases(path)[-1]
+    with (path / segment_name(last)).open("r+b") as file:
+        file.truncate(size)
+    found = batches(stream_of(path))
+    assert numbers(next(found)[1]) == list(range(263 if size < 6000 else 294)), "what is there comes first"
+    with pytest.raises(DataLost, match=r"LSNs \d+ to \d+ of the journal do not read back"):
+        next(found)
+    ((_, rows),) = batches(stream_of(path, failOnDataLoss="false"))
+    assert len(rows) >= 263
+
+
 def test_a_restored_journal_goes_on_with_what_is_written_next(tmp_path: Path) -> None:
     """With failOnDataLoss=false, and looked at before it is longer than the one that was read."""
     path = tmp_path / "journal"
