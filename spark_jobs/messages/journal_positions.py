@@ -162,5 +162,5 @@ def from_json(positions: Positions) -> dict[int, Position]:
     """Return what `as_json` has written. Raises DataLost."""
     try:
         return {int(broker): Position(int(at["lsn"]), str(at["mark"])) for broker, at in positions.items()}
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataLost("the checkpoint is not of a stream from journals: start with another checkpoint") from error
