@@ -5,6 +5,7 @@ become unreadable ranges.
 """
 
 from dataclasses import dataclass
+from errno import ENOENT
 from pathlib import Path
 
 from journal.errors import InvalidContent, StorageFailed
@@ -59,6 +60,17 @@ def plan_directory(path: Path) -> list[SegmentSlice]:
     ForeignJournal for another version's.
     """
     bases = _bases(path)
+    while True:
+        try:
+            return _slices(path, bases)
+        except StorageFailed as error:
+            before, bases = bases, _bases(path)
+            if error.errno != ENOENT or bases[0] == before[0]:
+                raise
+            # Retention, which takes the oldest first, has deleted some meanwhile.
+
+
+def _slices(path: Path, bases: list[int]) -> list[SegmentSlice]:
     storage = DirectoryStorage.open_for_reading(path)
     refuse_backup(storage, is_read=True)
     fsynced = read_recovery_point(storage)

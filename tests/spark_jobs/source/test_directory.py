@@ -1,17 +1,20 @@
 """Listing of a directory, after any change to its files."""
 
 import struct
+import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from journal.errors import ForeignJournal, StorageFailed
+from journal.records.header import Lsn
 from journal.wal.segments import JournalIdentity, SegmentHeader, segment_name
 from spark_jobs.source.directory import MissingRange, SegmentSlice
 from spark_jobs.source.places import plan
-from tests.spark_jobs.journals import SEGMENT_BYTES, segment_bases
+from tests.spark_jobs.journals import IDENTITY, SEGMENT_BYTES, segment_bases
 
 
 def test_segments_in_order(honest: Path) -> None:
@@ -28,6 +31,32 @@ def test_a_missing_segment_is_a_gap(honest: Path) -> None:
     (honest / segment_name(second)).unlink()
     gap = plan(honest)[1]
     assert gap == SegmentSlice(second, third, 0, False, (MissingRange(second, third, "a segment is missing"),))
+
+
+def test_retention_meanwhile_is_no_failure(tmp_path: Path) -> None:
+    """Segments go, the oldest first, while the directory is listed and their headers are read."""
+    bases = range(0, 400 * SEGMENT_BYTES, SEGMENT_BYTES)
+    for base in bases:
+        with (tmp_path / segment_name(base)).open("wb") as file:
+            file.write(SegmentHeader(IDENTITY, Lsn(base), SEGMENT_BYTES).pack())
+            file.truncate(SEGMENT_BYTES)
+
+    def retain() -> None:
+        for base in bases[:-100]:
+            (tmp_path / segment_name(base)).unlink()
+            time.sleep(0.002)
+
+    with ThreadPoolExecutor(1) as meanwhile:
+        retaining = meanwhile.submit(retain)
+        while not retaining.done():
+            begin = plan(tmp_path)[0].base
+            assert [each.base for each in plan(tmp_path)][-100:] == [*bases[-100:]]
+            assert begin <= bases[-100]
+        retaining.result()
+    (tmp_path / segment_name(bases[-99])).unlink()
+    (tmp_path / segment_name(bases[-99])).symlink_to("nowhere")
+    with pytest.raises(StorageFailed, match="No such file or directory: read again"):
+        plan(tmp_path)
 
 
 def test_a_truncated_segment(honest: Path) -> None:
