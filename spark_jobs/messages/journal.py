@@ -94,11 +94,11 @@ def journals(paths: Sequence[str]) -> list[PlannedJournal]:
 
 
 def _broker_id(path: Place, slices: list[SegmentSlice]) -> int:
-    """Return the broker whose journal it is, by the manifest, or the first segment whose header reads. Raises
-    StorageFailed."""
+    """Return the broker whose journal it is, by the manifest, or the last segment whose header reads, which retention
+    does not take meanwhile. Raises StorageFailed."""
     if isinstance(path, str):
         return owner_of(path).broker_id
-    for each in slices:
+    for each in reversed(slices):
         if each.size and not any(one.lsn == each.base for one in each.unreadable):
             file = DirectoryStorage.open_for_reading(path).open(segment_name(each.base), writable=False)
             try:

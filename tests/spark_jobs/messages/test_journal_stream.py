@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,6 +155,26 @@ def test_retention_has_deleted_what_was_not_read(honest: Path) -> None:
     ends = [row for _, some in others for row in some]
     assert rows
     assert rows == ends[-len(rows) :]
+
+
+def test_retention_deletes_meanwhile_what_was_read(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Pen(path) as pen:
+        for number in range(300):
+            pen.write(PutRecord(ORDERS, Offset(number * 9020), 1), body(1, b"x" * 9000))
+    stream = stream_of(path)
+    *_, (end, _) = batches(stream)
+
+    def retain() -> None:
+        for base in segment_bases(path)[:-2]:
+            (path / segment_name(base)).unlink()
+            time.sleep(0.002)
+
+    with ThreadPoolExecutor(1) as meanwhile:
+        retaining = meanwhile.submit(retain)
+        while not retaining.done():
+            assert stream.latestOffset(end, ALL) == end
+        retaining.result()
 
 
 def test_another_journal_is_not_taken_for_the_one_that_was_read(tmp_path: Path) -> None:
