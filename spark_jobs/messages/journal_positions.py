@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 from journal.checksum import crc32
 from journal.errors import StorageFailed
 from journal.wal.record_window import read_some
-from journal.wal.scan import is_zero
 from journal.wal.segments import SEGMENT_HEADER_BYTES
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import read_watermark
@@ -55,7 +54,7 @@ def position_at(journal: PlannedJournal, lsn: int) -> Position:
     at, data = min(lsn - before.base, before.size), b""
     file = open_segment(journal.place, before)
     try:
-        while at > 0 and is_zero(data):  # the rest of a segment, behind a PAD
+        while at > 0 and not any(data):  # the rest of a segment, behind a PAD
             end, at = at, max(0, at - _BEFORE_BYTES)
             data, _ = read_some(file.reader(), at, end)
         return Position(lsn, f"{crc32(data):08x}")
