@@ -5,7 +5,7 @@ too: they are lost only if the machine loses power before the broker's next fsyn
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from journal.errors import StorageFailed
 from journal.wal.segments import read_header, segment_name
 from journal.wal.storage import DirectoryStorage
-from spark_jobs.messages.batches import message_batch
+from spark_jobs.messages.batches import PartitionId, message_batch
 from spark_jobs.messages.frames import InvalidFrames, find_frames
 from spark_jobs.messages.names import Names
 from spark_jobs.messages.published import PublishedBatch, PublishedMessages
@@ -30,6 +30,13 @@ SLICES_MAX: Final = 64  # of a task: brokers keep what a transaction has put wit
 _log = logging.getLogger(__name__)
 
 
+class Began(NamedTuple):
+    """Beginning of a stream: what is below *offsets*, or before *ms*, is no part of it."""
+
+    offsets: Mapping[PartitionId, int]
+    ms: int | None
+
+
 class JournalTask(InputPartition):
     """The last of *slices*, from LSN *start* on; the others are those before it."""
 
@@ -39,6 +46,7 @@ class JournalTask(InputPartition):
         self.broker_id = broker_id
         self.slices = slices
         self.start = start
+        self.began: Began | None = None  # of a stream
 
 
 class PlannedJournal(NamedTuple):

@@ -17,7 +17,8 @@ from journal.wal.segments import SEGMENT_HEADER_BYTES
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import read_watermark
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES
-from spark_jobs.messages.journal import JournalTask, PlannedJournal
+from spark_jobs.messages import stream
+from spark_jobs.messages.journal import Began, JournalTask, PlannedJournal
 from spark_jobs.messages.segments import DataLost
 from spark_jobs.source.directory import MissingRange, SegmentSlice
 from spark_jobs.source.places import open_segment
@@ -28,6 +29,8 @@ from spark_jobs.source.segment_reader import SegmentReader
 # Payloads may be alike in both journals.
 _BEFORE_BYTES: Final = DATA_BYTES_MAX + HEADER_BYTES
 _SLAVE: Final = "slave.json"
+
+BEGAN: Final = "began"  # where the query did, beside its positions
 
 Positions = dict[str, dict[str, Any]]  # by broker id, as a checkpoint has them
 
@@ -160,6 +163,16 @@ def as_json(positions: Mapping[int, Position]) -> Positions:
 def from_json(positions: Positions) -> dict[int, Position]:
     """Return what `as_json` has written. Raises DataLost."""
     try:
-        return {int(broker): Position(int(at["lsn"]), str(at["mark"])) for broker, at in positions.items()}
+        return {
+            int(broker): Position(int(at["lsn"]), str(at["mark"]))
+            for broker, at in positions.items()
+            if broker != BEGAN
+        }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataLost("the checkpoint is not of a stream from journals: start with another checkpoint") from error
+
+
+def began(positions: Positions) -> Began:
+    """Return where the query began whose checkpoint has *positions*."""
+    found = positions.get(BEGAN, {"offsets": {}, "ms": None})
+    return Began(stream.from_json(found["offsets"]), found["ms"])

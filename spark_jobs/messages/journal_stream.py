@@ -11,11 +11,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from spark_jobs.messages.journal import PlannedJournal, journals
+from spark_jobs.messages.journal import JournalTask, PlannedJournal, journals
 from spark_jobs.messages.journal_positions import (
+    BEGAN,
     Position,
     Positions,
     as_json,
+    began,
     boundary_from,
     check_position,
     first_position,
@@ -27,6 +29,7 @@ from spark_jobs.messages.journal_positions import (
 from spark_jobs.messages.options import LATEST, InvalidOption, ReadOptions
 from spark_jobs.messages.planning import read_messages
 from spark_jobs.messages.segments import DataLost
+from spark_jobs.messages.stream import as_json as offsets_as_json
 from spark_jobs.messages.stream import limited
 from spark_jobs.source.directory import LSN_MAX
 
@@ -39,20 +42,21 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         if not isinstance(options.start, str) and LSN_MAX in options.start.values():
             raise InvalidOption('option "startingOffsets" of a journal can\'t be -1 for one partition: give its offset')
-        options.selection.limit(options.start, LATEST, options.start_ms, None)
         self._options = options
         self._columns = columns
-        self._seen: dict[int, Position] = {}
+        self._seen: Positions = {}
         self._last: dict[int, int] | None = None  # where the query ends, with Trigger.AvailableNow
 
     def initialOffset(self) -> Positions:  # noqa: N802 - the API's name
         """Return where a new query begins. Raises StorageFailed, ForeignJournal."""
-        return as_json(
-            {
-                broker: self._end(each, each.slices[0].base) if self._options.start == LATEST else first_position(each)
-                for broker, each in self._journals().items()
-            }
-        )
+        start, start_ms = self._options.start, self._options.start_ms
+        is_latest = start == LATEST and start_ms is None
+        positions = {
+            broker: self._end(each, each.slices[0].base) if is_latest else first_position(each)
+            for broker, each in self._journals().items()
+        }
+        offsets = {} if isinstance(start, str) else offsets_as_json(start)
+        return as_json(positions) | {BEGAN: {"offsets": offsets, "ms": start_ms}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the API's name
         limit = self._options.offsets_max
@@ -75,7 +79,8 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for broker, end in ends.items():
             if end == begins[broker].lsn:
                 self._check_end(found[broker], end)
-        self._seen = {broker: position_at(found[broker], end) for broker, end in ends.items()}
+        kept = {BEGAN: start[BEGAN]} if BEGAN in start else {}
+        self._seen = as_json({broker: position_at(found[broker], end) for broker, end in ends.items()}) | kept
         if self._last is not None:
             ends = {broker: min(end, self._last.get(broker, begins[broker].lsn)) for broker, end in ends.items()}
         if isinstance(limit, ReadMaxBytes):
@@ -88,16 +93,16 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for broker, end in ends.items()
             }
         is_more = {broker for broker, end in ends.items() if end > begins[broker].lsn}
-        return as_json(begins | {broker: position_at(found[broker], ends[broker]) for broker in is_more})
+        return as_json(begins | {broker: position_at(found[broker], ends[broker]) for broker in is_more}) | kept
 
     def reportLatestOffset(self) -> Positions | None:  # noqa: N802 - the API's name
         """Return the ends that were last seen: with a batch's own end they are the lag, in bytes of journal."""
-        return as_json(self._seen) or None
+        return self._seen or None
 
     def partitions(self, start: Positions, end: Positions) -> list[InputPartition]:
         """Return the tasks of a batch. Raises DataLost, StorageFailed, ForeignJournal."""
         begins, ends, found = from_json(start), from_json(end), self._journals()
-        tasks: list[InputPartition] = []
+        tasks: list[JournalTask] = []
         for broker, until in sorted(ends.items()):
             begin = begins.get(broker, Position(0))
             if until.lsn <= begin.lsn:
@@ -109,10 +114,14 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             begin = self._begin(each, begin) if broker in begins else first_position(each)
             tasks += tasks_between(each, begin.lsn, self._begin(each, until).lsn)
-        return tasks
+        for task in tasks:
+            task.began = began(start)
+        return [*tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task. Raises DataLost, JournalError."""
+        if isinstance(partition, JournalTask) and partition.began is not None:
+            self._options.selection.limit(partition.began.offsets, LATEST, partition.began.ms, None)
         return read_messages(partition, self._options, self._columns)
 
     def _journals(self) -> dict[int, PlannedJournal]:

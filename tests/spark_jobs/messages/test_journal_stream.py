@@ -18,13 +18,15 @@ from journal.records.record import PutRecord
 from journal.wal.segments import segment_name
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, write_watermark
+from meta_client.protocol.id_layout import BIRTH_MS
+from spark_jobs.messages.batches import TIME_AT
 from spark_jobs.messages.journal import plan_tasks, read_task
 from spark_jobs.messages.journal_stream import JournalStream
 from spark_jobs.messages.options import InvalidOption, read_options
 from spark_jobs.messages.segments import DataLost
 from spark_jobs.messages.selection import Selection
 from tests.spark_jobs.conftest import SmallCluster
-from tests.spark_jobs.journals import ORDERS, SEGMENT_BYTES, Pen, body, flip, records_of, segment_bases
+from tests.spark_jobs.journals import ORDERS, SEGMENT_BYTES, T0, Pen, body, flip, records_of, segment_bases
 
 COLUMNS = ("topic", "partition", "offset", "id", "payload", "xid")
 WAIT_S = 120
@@ -138,6 +140,33 @@ def test_latest_begins_behind_what_is_there(tmp_path: Path) -> None:
     assert numbers([row for _, rows in batches(at, ReadMaxBytes(9000)) for row in rows]) == list(range(290, 300))
     with pytest.raises(InvalidOption, match="can't be -1 for one partition"):
         stream_of(path, startingOffsets='{"orders": {"3-0": -1}}')
+
+
+def test_a_new_query_begins_at_a_time(tmp_path: Path) -> None:
+    path, born = tmp_path / "journal", (T0 - BIRTH_MS) << TIME_AT
+    with Pen(path) as pen:
+        for number in range(10):
+            pen.write(PutRecord(ORDERS, Offset(number * 100), 1), body(1, first_id=born + (number * 1000 << TIME_AT)))
+        pen.journal.wait_flushed(pen.journal.end)
+        options = {"path": str(path), "startingTimestamp": str(T0 + 6000)}
+        stream = JournalStream(read_options(options, is_stream=True), COLUMNS)
+        assert numbers([row for _, rows in batches(stream) for row in rows]) == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("option", ['{"orders": {"3-0": 29000}}', "latest"])
+def test_where_a_query_begins_says_its_checkpoint(tmp_path: Path, option: str) -> None:
+    """Whatever a restart names: nothing is left out between both."""
+    path = tmp_path / "journal"
+    with Pen(path) as pen:
+        orders(pen, 0, 300)
+    begun = stream_of(path, startingOffsets='{"orders": {"3-0": 1000}}')
+    found = list(batches(begun, ReadMaxBytes(5_000)))
+    (end, rows), *later = found
+    rest = [row for _, rows in later for row in rows]
+    assert numbers(rows + rest) == list(range(10, 300))
+    for again in (stream_of(path, startingOffsets=option), stream_of(path)):
+        assert [row for _, rows in batches(again, start=end) for row in rows] == rest
+        assert read(again, begun.initialOffset(), end) == rows, "a batch that is repeated is the same"
 
 
 def test_retention_has_deleted_what_was_not_read(honest: Path) -> None:
