@@ -38,15 +38,22 @@ class Began(NamedTuple):
 
 
 class JournalTask(InputPartition):
-    """The last of *slices*, from LSN *start* on; the others are those before it."""
+    """The last of *slices*, from LSN *start* on; the others are those before it. *began*: where its stream did."""
 
-    def __init__(self, path: str, broker_id: int, slices: list[SegmentSlice], start: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        broker_id: int,
+        slices: list[SegmentSlice],
+        start: int | None = None,
+        began: Began | None = None,
+    ) -> None:
         super().__init__((path, slices[-1].base, start))
         self.path = path
         self.broker_id = broker_id
         self.slices = slices
         self.start = start
-        self.began: Began | None = None  # of a stream
+        self.began = began
 
 
 class PlannedJournal(NamedTuple):
@@ -56,9 +63,9 @@ class PlannedJournal(NamedTuple):
     broker_id: int
     slices: list[SegmentSlice]
 
-    def task(self, slices: list[SegmentSlice], start: int | None = None) -> JournalTask:
+    def task(self, slices: list[SegmentSlice], start: int | None = None, began: Began | None = None) -> JournalTask:
         """Return a task for the last of *slices*."""
-        return JournalTask(str(self.place), self.broker_id, slices[-SLICES_MAX:], start)
+        return JournalTask(str(self.place), self.broker_id, slices[-SLICES_MAX:], start, began)
 
 
 def journal_places(paths: Sequence[str]) -> list[Place]:

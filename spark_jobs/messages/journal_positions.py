@@ -114,8 +114,8 @@ def boundary_from(journal: PlannedJournal, begin: int, wanted: int, end: int) ->
     return next(_blocks(journal, holding, begin, end), min(end, holding.end))
 
 
-def tasks_between(journal: PlannedJournal, begin: int, end: int) -> Iterator[JournalTask]:
-    """Yield a task a segment, for what is published by records in [begin, end)."""
+def tasks_between(journal: PlannedJournal, begin: int, end: int, began: Began) -> Iterator[JournalTask]:
+    """Yield a task a segment, for what is published by records in [begin, end). *began*: where the stream did."""
     for index, each in enumerate(journal.slices):
         if each.base < end and begin < each.end:
             until = min(end, each.end)
@@ -123,7 +123,7 @@ def tasks_between(journal: PlannedJournal, begin: int, end: int) -> Iterator[Jou
             size = min(each.size, until - each.base)
             cut = replace(each, end=until, size=size, is_last=False, unreadable=unreadable)
             is_whole = begin <= each.base + SEGMENT_HEADER_BYTES
-            yield journal.task([*journal.slices[:index], cut], None if is_whole else begin)
+            yield journal.task([*journal.slices[:index], cut], None if is_whole else begin, began)
 
 
 def _last_boundary(
@@ -172,7 +172,7 @@ def from_json(positions: Positions) -> dict[int, Position]:
         raise DataLost("the checkpoint is not of a stream from journals: start with another checkpoint") from error
 
 
-def began(positions: Positions) -> Began:
+def began_in(positions: Positions) -> Began:
     """Return where the query began whose checkpoint has *positions*."""
     found = positions.get(BEGAN, {"offsets": {}, "ms": None})
     return Began(stream.from_json(found["offsets"]), found["ms"])

@@ -17,7 +17,7 @@ from spark_jobs.messages.journal_positions import (
     Position,
     Positions,
     as_json,
-    began,
+    began_in,
     boundary_from,
     check_position,
     first_position,
@@ -102,7 +102,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Positions, end: Positions) -> list[InputPartition]:
         """Return the tasks of a batch. Raises DataLost, StorageFailed, ForeignJournal."""
         begins, ends, found = from_json(start), from_json(end), self._journals()
-        tasks: list[JournalTask] = []
+        tasks: list[InputPartition] = []
         for broker, until in sorted(ends.items()):
             begin = begins.get(broker, Position(0))
             if until.lsn <= begin.lsn:
@@ -113,10 +113,8 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
                 continue
             begin = self._begin(each, begin) if broker in begins else first_position(each)
-            tasks += tasks_between(each, begin.lsn, self._begin(each, until).lsn)
-        for task in tasks:
-            task.began = began(start)
-        return [*tasks]
+            tasks += tasks_between(each, begin.lsn, self._begin(each, until).lsn, began_in(start))
+        return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task. Raises DataLost, JournalError."""
