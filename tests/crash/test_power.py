@@ -1,4 +1,4 @@
-"""What the power cut of a killed broker takes, and what it leaves."""
+"""The power cut of a killed broker: bytes that it takes, and bytes that it leaves."""
 
 from pathlib import Path
 

@@ -243,7 +243,7 @@ def test_a_broker_that_goes_on_refusing_is_told_in_time(client: Client, start_br
 def test_no_attempt_begins_that_could_only_end_as_unknown(
     client: Client, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, left_s: float
 ) -> None:
-    """What every attempt was refused is told as not sent, however little time the last wait leaves."""
+    """Tell a message that was refused each time as not sent, however little time the last wait leaves."""
     broker = start_broker(0, {"orders": 1}, to_batches(lambda request: refused(request, LATER)))
     monkeypatch.setattr("meta_client.net.deadline.Deadline.remaining_s", lambda deadline: 60 if not slept else left_s)
     slept: list[float] = []

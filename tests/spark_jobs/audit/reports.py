@@ -1,4 +1,4 @@
-"""What tests ask of an audit's report."""
+"""Questions that tests ask of an audit's report."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -71,7 +71,7 @@ def test_batches_of_any_size_have_each_message_once_and_in_order(honest: Path, l
 
 
 def test_a_journal_that_grows_between_records_of_a_transaction(tmp_path: Path, honest: Path) -> None:
-    """Wherever a copy of the journal ended when it was looked at: in a record, behind one, or at a segment's end."""
+    """Read a copy that ended anywhere when it was looked at: in a record, behind one, or at a segment's end."""
     expected, copied = whole(honest), tmp_path / "growing"
     copied.mkdir()
     stream = stream_of(copied)
@@ -155,7 +155,7 @@ def test_a_new_query_begins_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ['{"orders": {"3-0": 29000}}', "latest"])
 def test_where_a_query_begins_says_its_checkpoint(tmp_path: Path, option: str) -> None:
-    """Whatever a restart names: nothing is left out between both."""
+    """Restart with any place: nothing is left out between the checkpoint and it."""
     path = tmp_path / "journal"
     with Pen(path) as pen:
         orders(pen, 0, 300)

@@ -74,7 +74,7 @@ def test_what_can_t_be_read_is_no_plan(checkpoint: Path) -> None:
 
 
 def test_another_query_s_checkpoint_is_no_plan(checkpoint: Path) -> None:
-    """As where a relative path, or one without its scheme, means something else to Spark."""
+    """Refuse another query's location, as of a path without its scheme, which means something else to Spark."""
     with pytest.raises(SinkFailed, match=f"is of query {QUERY}, .* and the batch of query other: give the location"):
         plan_digest(str(checkpoint), BatchName("other", 7))
     for damaged in (b"", b"\xff", b"[]", b"{}"):
