@@ -5,7 +5,7 @@ delivers it again at worst, and never loses it. A delivery or drop becomes durab
 *bytes_max* the store accepts no more messages, and a rejected one is delivered again at its place. When less than half
 of the files is needed, waiting messages are copied forward and the segments before them dropped.
 
-Any thread. The lock guards appends and the index; disk waits happen outside it.
+Any thread. The lock guards appends and the index; add() waits for the disk outside it.
 """
 
 import logging
@@ -158,11 +158,11 @@ class DeadLetterStore:
 
     def message(self, address: MessageAddress) -> ReceivedMessage | None:
         """Return a waiting message, None if it is not waiting. Payload and attribute are as delivered; `flag` tells
-        only of the attribute. Raises InvalidMessage if its bytes are corrupt."""
+        only of the attribute. Raises InvalidMessage if its bytes are corrupt, StorageFailed."""
         with self._lock:
             if (found := self._index.find(address)) is None:
                 return None
-            body = self._journal.read(found.body_lsn, found.body_bytes)
+            body = self._body(found)
         return message_of(found, body)
 
     def tried(self, address: MessageAddress, error: Exception) -> None:
@@ -214,7 +214,7 @@ class DeadLetterStore:
         first = self._append(self._epoch()).lsn
         queued = 0
         for found in list(self._index):
-            body = journal.read(found.body_lsn, found.body_bytes)
+            body = self._body(found)
             self._apply(
                 _changed(found.record, DeadLetterState.WAITING, found.record.attempts, found.record.reason), body
             )
@@ -224,6 +224,12 @@ class DeadLetterStore:
         journal.wait_flushed(journal.end)
         journal.segments.drop_before(first)
         log.debug("dead letters compacted path=%s kept=%d", self._storage.path, len(self._index))
+
+    def _body(self, found: DeadLetterEntry) -> bytes:
+        """Read the frame of *found*, once it is written: before, zeros are read, and they are a sound empty message.
+        Under the lock."""
+        self._journal.wait_flushed(found.body_lsn + found.body_bytes)
+        return self._journal.read(found.body_lsn, found.body_bytes)
 
     def _append(self, record: Record, body: bytes = b"") -> RecordHeader:
         return self._journal.append(record, _now_ms(), [body] if body else [], len(body))

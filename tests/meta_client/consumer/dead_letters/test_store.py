@@ -1,6 +1,8 @@
 """The dead-letter store: what it keeps, what it survives, and that it stays small."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from random import Random
 
@@ -144,6 +146,37 @@ def test_a_store_of_nothing_but_waiting_messages_is_not_copied_at_every_step() -
         store.delivered(address(number))
     assert store._journal.end - before < 2 * 200 * 2000
     assert len(store.entries()) == 200
+    store.close()
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_what_is_queued_for_the_disk_is_read_and_copied_forward_as_it_came(is_compacted: bool) -> None:
+    """Unwritten, a frame reads as zeros, which are empty messages with the right checksum."""
+    storage = FaultyStorage(Random(1))
+    store = DeadLetterStore.on(storage, "g", segment_bytes=SEGMENT_BYTES)
+    for number in range(10, 30):
+        store.add(message(number, b"x" * 2048), ERROR)
+    storage.hold()
+    with ThreadPoolExecutor(3) as pool:
+        adding = [pool.submit(store.add, message(1), ERROR)]
+        storage.wait_blocked()  # behind the write of the first
+        adding.append(pool.submit(store.add, message(2), ERROR))
+        while len(store.entries()) < 22:
+            time.sleep(0.001)
+
+        def read() -> ReceivedMessage | None:
+            for number in range(10, 30 * is_compacted):
+                store.delivered(address(number))
+            return store.message(address(2))
+
+        reading = pool.submit(read)
+        is_early = bool(wait([reading], 0.1).done)
+        storage.let_go()
+        assert reading.result(10) == message(2)
+        assert not is_early
+        for added in adding:
+            added.result(10)
+    assert (len(storage.files) < 5) is is_compacted
     store.close()
 
 
