@@ -50,7 +50,7 @@ class MetaqDataSource(DataSource):
         return JournalStream(options, columns) if options.cluster is None else MessageStream(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(write_options(self.options, schema, overwrite=overwrite, is_stream=False))
+        return BatchWriter.begin(write_options(self.options, schema, overwrite=overwrite, is_stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - the API's name
         return StreamWriter(write_options(self.options, schema, overwrite=overwrite, is_stream=True))

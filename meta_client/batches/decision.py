@@ -16,7 +16,7 @@ from zk.session.session import ZooKeeperSession
 from zk.tree.paths import QueryKey
 
 NODE_BYTES_MAX: Final = 900_000  # ZooKeeper takes a megabyte, its own bytes included
-NOTHING: Final = -1  # batch of a node that only forbids earlier decisions
+NOTHING: Final = -1  # batch of a node that only forbids earlier decisions, or tells that a write has begun
 
 
 class SinkFailed(RuntimeError):
@@ -42,10 +42,13 @@ class BatchDecision(msgspec.Struct, frozen=True):
 
     def outcome_of(self, batch: int, branch: BranchName) -> BatchOutcome:
         """Return the outcome of *branch* of *batch*. An earlier batch was finished before this one was decided."""
-        if batch > self.batch:
+        if batch > self.batch and self != OVER:
             return BatchOutcome.OPEN
         is_named = batch == self.batch and branch in self.branches
         return BatchOutcome.COMMIT if is_named else BatchOutcome.ROLLBACK
+
+
+OVER: Final = BatchDecision(NOTHING, is_done=True)  # of a write that nobody can repeat, when its node is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,14 @@ class Decisions:
     def __init__(self, session: ZooKeeperSession, query: str) -> None:
         self._session = session
         self._path = session.paths.of(QueryKey(query))
+        self._missing = BatchDecision(NOTHING) if BatchName(query, 0).is_repeatable else OVER
+
+    def begin(self) -> None:
+        """Make the node of a write that nobody can repeat; it is OVER before, and after `delete`."""
+        self._session.exchange(self._path, _encode(BatchDecision(NOTHING)), None)
 
     def read(self) -> BatchDecision:
-        """Return the newest decision; one about batch NOTHING if there is none."""
+        """Return the newest decision; one about batch NOTHING if there is none, and OVER if there can't be any."""
         return self._read().decision
 
     def decide(self, name: BatchName, branches: tuple[BranchName, ...], plan: str = "") -> BatchDecision:
@@ -100,7 +108,7 @@ class Decisions:
 
     def _read(self) -> _Read:
         if (node := self._session.read(self._path)) is None:
-            return _Read(BatchDecision(NOTHING), None)
+            return _Read(self._missing, None)
         return _Read(decode_decision(self._path, node.data), node.version)
 
 

@@ -1,7 +1,8 @@
 """Ends batches that are decided and whose query never starts again, beside drivers that may be at work.
 
-What a driver has decided is committed, and other attempts of decided batches are rolled back; a batch without a
-decision is left to its query. Every action may be repeated, by a driver too. One thread.
+What a driver has decided is committed. Other attempts of decided batches are rolled back, and those of a write that is
+over and that nobody can repeat. A batch without a decision is left to its query. Every action may be repeated, by a
+driver too. One thread.
 """
 
 import logging
@@ -58,8 +59,7 @@ class BatchFinisher:
             for query in queries:
                 with self._trying(f"query {query}"):
                     self._look_at(query, seen, now)
-            if queries:
-                self._roll_back_others(now)
+            self._roll_back_others(now)
 
     def _look_at(self, query: str, seen: dict[BatchName, float], now: float) -> None:
         decisions = Decisions(self._session, query)

@@ -1,17 +1,19 @@
 """Names of a sink's transactions and branches. Pure.
 
-gtrid = ``spark:<query>:<batch>``: one transaction a micro-batch. bqual = ``<partition>.<attempt>.<nonce>.<broker>``:
+gtrid = ``spark:<query>:<batch>``: one transaction a micro-batch. ``~`` begins the query of a write that nobody can
+repeat. bqual = ``<partition>.<attempt>.<nonce>.<broker>``:
 each attempt of a task has a branch of its own at each broker, so that of two attempts only one is committed.
 """
 
 import re
 import secrets
+import uuid
 from typing import Final, NamedTuple
 
 from journal.records.xid import XaKey, Xid
 
 QUALIFIER: Final = "metaq-spark"  # by which brokers list the branches of all sinks
-_GTRID: Final = re.compile(rb"spark:([A-Za-z0-9._-]{1,36}):(0|[1-9][0-9]{0,18})")
+_GTRID: Final = re.compile(rb"spark:(~?[A-Za-z0-9._-]{1,36}):(0|[1-9][0-9]{0,18})")
 _FORMAT_ID: Final = 1
 
 
@@ -20,6 +22,16 @@ class BatchName(NamedTuple):
 
     query: str
     batch: int
+
+    @classmethod
+    def once(cls) -> "BatchName":
+        """Return the name of a write that nobody can repeat."""
+        return cls(f"~{uuid.uuid4()}", 0)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether what fails may be run again under this name."""
+        return not self.query.startswith("~")
 
     @property
     def gtrid(self) -> str:

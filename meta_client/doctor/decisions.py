@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from journal.errors import InvalidRecord
 from journal.records.xid import InvalidXid, XaKey, Xid
-from meta_client.batches.decision import BatchOutcome
+from meta_client.batches.decision import OVER, BatchOutcome
 from meta_client.batches.names import QUALIFIER, BatchName, BranchName
 from meta_client.coordinator.names import BROKER, branch, log_of
 from meta_client.coordinator.receipts import Receipts
@@ -80,6 +80,8 @@ def batch_decision(at: BranchAt, found: Evidence) -> OwnerDecision | None:
     outcome = decision.outcome_of(batch.batch, BranchName.of(key.xid, broker_id))
     if outcome is BatchOutcome.OPEN:
         return OwnerDecision(OwnerAnswer.OPEN, f"Spark query {batch.query} has not decided about batch {batch.batch}")
+    if decision == OVER:
+        return OwnerDecision(OwnerAnswer.ROLLBACK, f"the end of Spark's write {batch.query}")
     by = f"the decision of Spark query {batch.query} about batch {decision.batch}"
     return OwnerDecision(OwnerAnswer.COMMIT if outcome is BatchOutcome.COMMIT else OwnerAnswer.ROLLBACK, by)
 

@@ -59,15 +59,16 @@ class BatchEnd:
         if decision.plan != plan:
             raise SinkFailed(f"{name.gtrid} is decided with rows from other offsets: {_RESTORED}")
 
-    def abort(self, name: BatchName) -> bool:
-        """Roll back every branch of the batch. False: it is decided, and its next run commits it. Raises
-        ZooKeeperUnavailable, with everything left in doubt for the next run."""
-        is_undecided = self.decisions.forbid(name)
-        if is_undecided:
-            self.discard(name, keep=())
-        else:
+    def abort(self, name: BatchName) -> None:
+        """Roll back every branch of the batch, unless it is decided: then its next run commits it. If nobody can repeat
+        it, it is over: attempts that still run see that, and resolvers, which roll back what could not be reached.
+        Raises ZooKeeperUnavailable, with everything left in doubt for the next run."""
+        if not self.decisions.forbid(name):
             _log.warning("a decided batch is left to the next run gtrid=%s", name.gtrid)
-        return is_undecided
+            return
+        if not name.is_repeatable:
+            self.decisions.delete()
+        self.discard(name, keep=())
 
     def discard(self, name: BatchName, keep: Iterable[BranchName]) -> None:
         """Roll back the prepared branches of the batch and of earlier ones, but not *keep*. What can't be reached is

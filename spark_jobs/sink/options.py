@@ -1,7 +1,6 @@
 """The options of a write to format `metaq`. Pure."""
 
 import re
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -74,7 +73,7 @@ def write_options(options: Mapping[str, str], schema: StructType, *, overwrite: 
         )
     _check_columns(schema, topic)
     timeout_s = given.number("transactionTimeout", 1) or _TIMEOUT_S
-    is_named, write_id = write_id is not None, write_id or str(uuid.uuid4())
+    is_named, write_id = write_id is not None, write_id or BatchName.once().query
     return WriteOptions(cluster_of(given), topic, write_id, is_named, timeout_s, checkpoint)
 
 

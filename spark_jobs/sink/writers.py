@@ -7,13 +7,14 @@ attempts that Spark counts; all others of the batch are rolled back, whenever th
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from journal.records.xid import Xid
-from meta_client.batches.decision import SinkFailed
+from meta_client.batches.decision import OVER, Decisions, SinkFailed
 from meta_client.batches.names import BatchName, BranchName, attempt_name, branch_at
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.transactions.branches import OpenBranches
@@ -39,6 +40,14 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
+    @classmethod
+    def begin(cls, options: WriteOptions) -> Self:
+        """Make the writer of a new write, on the driver. Raises ZooKeeperError."""
+        if not options.is_named:
+            with connected(options.cluster) as client:
+                Decisions(client.session, options.write_id).begin()
+        return cls(options)
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
         """Put the rows of a task and prepare them. Raises SinkFailed, SendFailed, PrepareFailed, ZooKeeperError."""
         return write_task(self._options, self._options.write_in(stream_batch()), iterator)
@@ -50,7 +59,7 @@ class BatchWriter(DataSourceArrowWriter):
         with connected(self._options.cluster) as client:
             end = BatchEnd(client, first.name.query)
             end.commit(first.name, branches_in(messages), plan_of(self._options, first))
-            if not self._options.is_named:
+            if not first.name.is_repeatable:
                 end.decisions.delete()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -58,9 +67,7 @@ class BatchWriter(DataSourceArrowWriter):
         first = prepared_in(messages)
         name = BatchName(self._options.write_id, 0) if first is None else first.name
         with connected(self._options.cluster) as client:
-            end = BatchEnd(client, name.query)
-            if end.abort(name) and not self._options.is_named:
-                end.decisions.delete()
+            BatchEnd(client, name.query).abort(name)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -131,6 +138,8 @@ def write_task(options: WriteOptions, name: BatchName, rows: Iterator[pa.RecordB
                 for topic, partition, key, payload in _messages(batch, options.topic):
                     producer.send_async(topic, payload, key, partition)
             prepared = branches.prepare()
+            if Decisions(client.session, name.query).read() == OVER:
+                raise SinkFailed(f"{name.gtrid} is over: another of its tasks failed, or it was cancelled")
         except BaseException:
             branches.rollback()
             raise

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from meta_client.batches.decision import BatchDecision, BatchOutcome, Decisions
+from meta_client.batches.decision import OVER, BatchDecision, BatchOutcome, Decisions
 from meta_client.batches.finishing import BatchFinisher
 from meta_client.batches.names import QUALIFIER, BatchName, BranchName, attempt_name, branch_at
 from meta_client.client import Client
@@ -96,6 +96,7 @@ def test_outcomes() -> None:
     assert decision.outcome_of(2, one) is BatchOutcome.ROLLBACK, "a batch was finished before the next was decided"
     assert decision.outcome_of(4, one) is BatchOutcome.OPEN
     assert BatchDecision(-1).outcome_of(0, one) is BatchOutcome.OPEN
+    assert OVER.outcome_of(0, one) is BatchOutcome.ROLLBACK
 
 
 def test_a_resolver_finishes_what_is_decided(world: World) -> None:
@@ -120,6 +121,19 @@ def test_a_resolver_finishes_what_is_decided(world: World) -> None:
     assert world.prepared() == set()
     assert decisions.read().is_done
     decisions.delete()
+
+
+def test_a_resolver_rolls_back_what_a_write_that_is_over_has_left(world: World) -> None:
+    """Its driver could not reach the broker, or the task was killed between PREPARE and its look at the node."""
+    world.query = BatchName.once().query
+    decisions = Decisions(world.client.session, world.query)
+    decisions.begin()
+    left = world.prepare(0, 0, "left")
+    world.look()
+    assert world.prepared() == {left.bqual}, "its driver may decide"
+    decisions.delete()
+    world.look()
+    assert (world.prepared(), world.stored()) == (set(), Counter())
 
 
 def test_what_cannot_be_finished_is_told_and_holds_nothing_up(world: World, caplog: pytest.LogCaptureFixture) -> None:

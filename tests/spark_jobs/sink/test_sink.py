@@ -2,20 +2,26 @@
 
 import json
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StringType, StructType
 
+from meta_client.batches.decision import SinkFailed
 from meta_client.batches.names import QUALIFIER
 from spark_jobs.sink.commit import verbs_of
+from spark_jobs.sink.options import write_options
+from spark_jobs.sink.writers import BatchWriter
 from tests.spark_jobs.conftest import QUICK, SmallCluster
 
 WAIT_S = 120
@@ -61,6 +67,15 @@ def test_a_write_is_one_transaction(spark: SparkSession, cluster: SmallCluster, 
     assert prepared(cluster) == []
 
 
+def wait_for_tasks(spark: SparkSession) -> None:
+    """Until no task runs: a job that has failed leaves some behind."""
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    deadline = time.monotonic() + WAIT_S
+    while sum(each.numRunningTasks() for each in tracker.getExecutorInfos()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_failed_task_leaves_nothing(spark: SparkSession, cluster: SmallCluster, topic: str) -> None:
     broken = numbers(spark, 40).withColumn(
         "payload", F.when(F.col("payload") == "39", F.raise_error(F.lit("row 39"))).otherwise(F.col("payload"))
@@ -68,9 +83,26 @@ def test_a_failed_task_leaves_nothing(spark: SparkSession, cluster: SmallCluster
     before = decisions(cluster)
     with pytest.raises(PySparkException, match="row 39"):
         write(broken, cluster, topic=topic)
+    wait_for_tasks(spark)
     assert decisions(cluster) == before
     assert stored(cluster, topic) == Counter()
     assert prepared(cluster) == []
+
+
+def test_a_task_that_ends_after_its_write_leaves_nothing(cluster: SmallCluster, topic: str) -> None:
+    """Of a job that has failed, Spark's driver does not wait for the other tasks."""
+    schema = StructType().add("payload", StringType())
+    given = {"zookeeper": cluster.zookeeper, "topic": topic}
+    writer = BatchWriter.begin(write_options(given, schema, overwrite=False, is_stream=False))
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"payload": ["late"]})
+        writer.abort([])
+
+    with pytest.raises(SinkFailed, match="is over: another of its tasks failed"):
+        writer.write(rows())
+    assert prepared(cluster) == []
+    assert stored(cluster, topic) == Counter()
 
 
 def test_a_named_write_happens_once(spark: SparkSession, cluster: SmallCluster, topic: str) -> None:
