@@ -219,6 +219,8 @@ class FailingDisk:
         self.path = directory / "mounted"
 
     def __enter__(self) -> "FailingDisk":
+        if shutil.which("mkfs.ext4") is None:
+            pytest.skip("there is no command mkfs.ext4 on PATH")
         self._image.write_bytes(b"")
         os.truncate(self._image, self.BYTES)
         self.path.mkdir()
