@@ -35,6 +35,7 @@ def fall_back(broker: BrokerProcess, copy: Path) -> None:
     broker.stop()
     shutil.rmtree(broker.data)
     shutil.copytree(copy, broker.data)
+    broker.forget_journal()
     broker.start()
 
 

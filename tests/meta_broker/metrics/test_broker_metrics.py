@@ -117,7 +117,7 @@ def test_the_journal_is_measured(broker: BrokerProcess) -> None:
     assert size is not None
     assert 0 < free < size
     assert after.get("metaq_disk_full") == 0
-    assert after.get("metaq_journal_queued_bytes") == 0
+    wait_for(lambda: scrape(broker).get("metaq_journal_queued_bytes"), lambda queued: queued == 0)
 
 
 def test_a_prepared_branch_is_in_doubt_and_grows_older(broker: BrokerProcess) -> None:

@@ -251,7 +251,7 @@ def test_a_reload_changes_quotas_under_load_without_closing_anything(tmp_path: P
         sender = threading.Thread(target=send_on)
         sender.start()
         try:
-            for limits in ({"requests_per_second": 5}, {"bytes_in_per_second": 300}, {"requests_per_second": 1e9}, {}):
+            for limits in ({"requests_per_second": 5}, {"bytes_in_per_second": 150}, {"requests_per_second": 1e9}, {}):
                 wait_until(lambda before=sent[0]: sent[0] > before + 10, "it goes on")  # type: ignore[misc]
                 file.rights["shop"] = quota(**limits)
                 reload(broker, file)

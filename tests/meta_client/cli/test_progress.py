@@ -35,6 +35,7 @@ def test_a_bar_on_a_terminal_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> 
     shown = b""
     with os.fdopen(terminal, "w") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
+        monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setattr(progress_module, "TELL_EVERY_S", 0.0)
         with Progress("sent", "messages", 40) as progress:
             progress.at(20)
