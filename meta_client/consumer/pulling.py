@@ -54,6 +54,7 @@ class PullBuffer:
         self._bytes = 0  # of `_ahead`
         self._was_full = False  # since the last check: requests may be parked for lack of room
         self._handed: list[Fetched] = []  # not fully consumed
+        self._looped: Fetched | None = None  # chunk of the last iteration
         self._is_closed = False
 
     @property
@@ -121,7 +122,7 @@ class PullBuffer:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         taken: list[ReceivedMessage] = []
         with self._changed:
-            self.finish_handed()
+            self._take_over()
             if self._wait(deadline):
                 while self._ahead and len(taken) < count:
                     fetched = self._hand_out(count - len(taken))
@@ -148,8 +149,8 @@ class PullBuffer:
         """Return the next messages of an iteration; the previous ones are consumed now. None once the consumer is
         closed."""
         with self._changed:
-            self.finish_handed()
-            fetched = self._hand_out(CHUNK) if self._wait(None) else None
+            self._take_over()
+            fetched = self._looped = self._hand_out(CHUNK) if self._wait(None) else None
         self._tell_room()
         return fetched
 
@@ -185,6 +186,13 @@ class PullBuffer:
             while self._assignments.is_paused and fetched.is_valid and not self._is_closed:
                 self._assignments.wait_changed(None)
             return fetched.is_valid and not self._is_closed
+
+    def _take_over(self) -> None:
+        """Mark all handed-out messages as consumed, and take back what an iteration has not yielded, which may go on
+        later: `async for` ends some time after its break."""
+        if self._looped is not None:
+            self.give_back(self._looped)
+        self.finish_handed()
 
     def _hand_out(self, count: int) -> Fetched:
         """Remove and return the first messages of one partition, *count* at most; there are some."""

@@ -4,6 +4,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -39,6 +40,7 @@ class PullMachine(RuleBasedStateMachine):
         self.shown = 0  # the next message that the user must see
         self.finished = 0  # the user is done with everything before it
         self.loop: Iterator[ReceivedMessage] | None = None
+        self.left: list[Iterator[ReceivedMessage]] = []  # not closed: `async for` closes its loop some time after break
 
     def _unpark(self) -> None:
         self.unparked += 1
@@ -72,7 +74,6 @@ class PullMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 8))
     def take(self, count: int) -> None:
-        self.end_loop()
         self.finished = self.shown  # asking again says that what was taken is done
         taken = self.buffer.take(count, 0)
         assert [m.message_id for m in taken] == list(range(self.shown, min(self.shown + count, self.fetched)))
@@ -89,6 +90,23 @@ class PullMachine(RuleBasedStateMachine):
             assert message.message_id == self.shown
             self.finished = self.shown
             self.shown += 1
+
+    @precondition(lambda self: self.loop is not None)
+    @rule()
+    def leave_loop(self) -> None:
+        assert self.loop is not None
+        self.left.append(self.loop)
+        self.loop = None
+
+    @precondition(lambda self: self.left)
+    @rule()
+    def close_what_was_left(self) -> None:
+        self.left.pop().close()  # type: ignore[attr-defined]  # a generator is what iterate() gives
+
+    @precondition(lambda self: self.left and self.loop is None)
+    @rule()
+    def go_back_to_what_was_left(self) -> None:
+        self.loop = self.left.pop()
 
     @rule()
     def end_loop(self) -> None:
@@ -118,6 +136,26 @@ class PullMachine(RuleBasedStateMachine):
 
 TestPulling = PullMachine.TestCase
 TestPulling.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_what_a_loop_has_not_yielded_is_taken_first(is_manual: bool) -> None:
+    """`async for` ends its loop some time after a break, as a loop does that a program keeps."""
+    tracker = OffsetTracker()
+    tracker.own(*KEY)
+    assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
+    assignments.resume(0)
+    buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
+    window = AckWindow(tracker.advance) if is_manual else None
+    delivery = PullDelivery(buffer, tracker, MessageFilter(None, None), window)
+    for first in (0, 3, 6):
+        delivery.deliver(batch(first, 3))
+    left = buffer.iterate()
+    seen = [next(left).message_id]
+    seen += [message.message_id for message in buffer.take(4, 0)]
+    seen += [message.message_id for message in itertools.islice(buffer.iterate(), 2)]
+    seen += [message.message_id for message in itertools.islice(left, 2)]
+    assert seen == list(range(9))
 
 
 def test_what_a_filter_rejects_is_consumed_with_what_is_taken() -> None:
