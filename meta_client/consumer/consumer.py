@@ -287,7 +287,7 @@ class Consumer:
     def reject(self, message: ReceivedMessage, error: Exception) -> None:
         """Apply `on_reject` at once to a message of a topic without a listener, or with manual acknowledgement; "stop"
         pauses its partition. Does not consume the message. Any thread. Raises what on_reject does; with "dead_letter"
-        StoreFull and StorageFailed, and then the message is not kept."""
+        StoreFull, OffsetTaken and StorageFailed, and then the message is not kept."""
         if self._member is None:
             raise ConsumerMisuse(f"consumer {self.consumer_id}: start() it before rejecting messages")
         if not self._subscriptions.reject(message, error):

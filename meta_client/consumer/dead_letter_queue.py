@@ -58,7 +58,7 @@ class DeadLetterQueue:
         return self._redelivery is not None and self._redelivery.is_this_thread()
 
     def add(self, message: ReceivedMessage, error: Exception) -> None:
-        """Keep *message*; the reject handler of "dead_letter". Raises StoreFull, StorageFailed."""
+        """Keep *message*; the reject handler of "dead_letter". Raises as DeadLetterStore.add."""
         assert self._store is not None, "it is opened before anything is delivered"
         self._workers.block(functools.partial(self._store.add, message, error))
 

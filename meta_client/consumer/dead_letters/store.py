@@ -56,6 +56,11 @@ class StoreFull(MetaError):
     """No room for another dead letter. Have some delivered, resend or drop them, or allow more bytes."""
 
 
+class OffsetTaken(MetaError):
+    """Another message of the same offset waits, which the broker lost in a promotion. Have that one delivered, resend
+    or drop it."""
+
+
 class DeadLetterStore:
     """Dead letters of one group's consumer in one directory, which it locks."""
 
@@ -120,7 +125,7 @@ class DeadLetterStore:
     def add(self, message: ReceivedMessage, error: Exception) -> None:
         """Keep a rejected message, durably on return. A message kept before is left as it is.
 
-        Raises StoreFull, StorageFailed: it is not kept then.
+        Raises StoreFull, OffsetTaken, StorageFailed, InvalidMessage: it is not kept then.
         """
         attribute, traceparent = message.attribute, message.traceparent
         if traceparent is not None:
@@ -148,6 +153,11 @@ class DeadLetterStore:
                     )
                 self._apply(stored, frame)
                 self._maybe_compact()
+            elif (waiting := message_of(known, self._body(known))).message_id != message.message_id:
+                raise OffsetTaken(
+                    f"{self._storage.path} holds another message of {known.address}, id {waiting.message_id}, which "
+                    "its broker has lost: mend the listener, `metaq groups dead-letters` resends or drops it"
+                )
             end = self._journal.end
         self._journal.wait_flushed(end)
 

@@ -13,7 +13,7 @@ from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
 from meta_client.consumer.dead_letters.index import ENTRY_BYTES, MessageAddress
 from meta_client.consumer.dead_letters.reading import read_dead_letters, read_group
-from meta_client.consumer.dead_letters.store import DeadLetterStore, ForeignStore, StoreFull, StoreInUse
+from meta_client.consumer.dead_letters.store import DeadLetterStore, ForeignStore, OffsetTaken, StoreFull, StoreInUse
 from meta_client.consumer.messages.received_message import ReceivedMessage, TracedMessage
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from zk.tree.nodes import Partition
@@ -63,6 +63,16 @@ def test_a_message_is_kept_as_it_came_with_what_is_known_of_it(tmp_path: Path, s
     assert last.entries() == []
     assert last.message(address(1)) is None
     last.close()
+
+
+def test_a_message_in_the_place_of_one_that_its_broker_lost_is_not_taken_for_it(store: DeadLetterStore) -> None:
+    store.add(message(1, b"lost in a promotion"), ERROR)
+    another = message(1, b"another")._replace(message_id=7)
+    with pytest.raises(OffsetTaken, match=r"another message of orders/0-3@100, id 1"):
+        store.add(another, ERROR)
+    store.delivered(address(1))
+    store.add(another, ERROR)
+    assert store.message(address(1)) == another
 
 
 def test_a_directory_belongs_to_one_consumer_of_one_group(tmp_path: Path, store: DeadLetterStore) -> None:
