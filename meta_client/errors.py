@@ -13,6 +13,14 @@ from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition
 
 
+def text_of(error: BaseException) -> str:
+    """Return `repr(error)` of a user's exception, whose own code may raise."""
+    try:
+        return repr(error)
+    except Exception:
+        return f"{type(error).__name__} without a text: its repr() raises"
+
+
 class ClientClosed(MetaError):
     """The client, or this part of it, was closed by this process. Make a new one."""
 

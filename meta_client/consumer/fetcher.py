@@ -19,6 +19,7 @@ from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.position import Seek
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
 from meta_client.consumer.workers import ThreadWorkers, Workers
+from meta_client.errors import text_of
 from meta_client.net.transport import Transports
 from meta_client.protocol.errors import BeyondEnd, Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
 from meta_client.protocol.requests import OFFSET_END
@@ -136,6 +137,14 @@ class Fetcher:
                 if not self.assignments.wait_unpaused():
                     return
                 self._attend(item)
+            except Exception as error:
+                # Any error: a consumer whose runners ended would keep its partitions and read none of them.
+                _log.exception("round failed, trying again group=%s", self._group)
+                if isinstance(item, FetchedPartition):
+                    item.last_error = text_of(error)
+                    item.found_nothing(is_at_end=False)
+                    self.assignments.end_round(item)
+                self._queue.put(item, item.backoff_s if isinstance(item, FetchedPartition) else SWEEP_S)
             except BaseException:
                 if isinstance(item, FetchedPartition):
                     self.assignments.end_round(item)
@@ -308,7 +317,9 @@ class Fetcher:
 
     def _on_failure(self, request: FetchedPartition, offset: int, failure: DeliveryFailure) -> None:
         request.failed(offset, failure.backoff_s_min)
-        request.last_error = f"its listener raises {failure.error!r} at offset {offset}, attempt {failure.attempt}"
+        request.last_error = (
+            f"its listener raises {text_of(failure.error)} at offset {offset}, attempt {failure.attempt}"
+        )
         if failure.stops:
             self.assignments.stop(request)
             _log.error(

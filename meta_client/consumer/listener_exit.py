@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, TypeVar
 
+from meta_client.errors import text_of
+
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
@@ -22,7 +24,7 @@ def listener_error(error: BaseException) -> ListenerExited:
     arrives, raise an exit or an interrupt instead: it ends the program."""
     if isinstance(error, SystemExit | KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
-    return ListenerExited(f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else repr(error))
+    return ListenerExited(f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else text_of(error))
 
 
 def isolated(function: Callable[[Argument], Result]) -> Callable[[Argument], Result]:

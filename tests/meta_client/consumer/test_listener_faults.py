@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
+from meta_client.consumer.position import Seek
 from tests.fixtures.broker import BrokerProcess
 from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
 
 PATIENCE_S = 60
 current: contextvars.ContextVar[bytes] = contextvars.ContextVar("current")
@@ -28,12 +31,20 @@ class Fatal(BaseException):
     """Error of the test that is no Exception."""
 
 
+class Unprintable(Exception):
+    """Error whose text can't be had, as of a row whose session is closed."""
+
+    def __repr__(self) -> str:
+        raise LookupError
+
+
 FAULTS: list[Callable[[], BaseException]] = [
     asyncio.CancelledError,
     functools.partial(SystemExit, 3),
     KeyboardInterrupt,
     GeneratorExit,
     Fatal,
+    Unprintable,
 ]
 
 
@@ -61,7 +72,32 @@ def test_whatever_a_listener_raises_its_thread_goes_on(
     assert seen.count(b"easy") == 1
     assert seen.count(b"hard") == len(FAULTS) + 1
     told = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
-    assert told == ["CancelledError()", "sys.exit(3)", "KeyboardInterrupt()", "GeneratorExit()", "Fatal()"]
+    assert told == ["CancelledError()", "sys.exit(3)", "KeyboardInterrupt()", "GeneratorExit()", "Fatal()", ""]
+
+
+def test_whatever_a_round_raises_its_thread_goes_on(
+    zookeeper: Chroot, broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[bytes] = []
+    served, first, back = threading.Event(), threading.Event(), threading.Event()
+
+    def on_message(message: ReceivedMessage) -> None:
+        seen.append(message.payload)
+        (served if message.partition.number else back if first.is_set() else first).set()
+
+    with Client(zookeeper.connect) as client:
+        consumer = client.consumer("reader", config=ConsumerConfig(runners=1, backoff_s_max=0.05))
+        consumer.subscribe("orders", on_message=on_message)
+        with consumer:
+            client.producer().send("orders", b"hard", partition="0-0")
+            assert first.wait(PATIENCE_S)
+            consumer._fetcher.seek(("orders", Partition(0, 0)), Seek(datetime.min, is_progress=True))  # no such time
+            client.producer().send("orders", b"easy", partition="0-1")
+            assert served.wait(PATIENCE_S)
+            consumer.seek("orders", "0-0", "earliest")
+            assert back.wait(PATIENCE_S)
+    assert seen == [b"hard", b"easy", b"hard"]
+    assert "round failed, trying again" in caplog.text
 
 
 def test_a_filter_and_a_handler_that_exit_have_raised(zookeeper: Chroot, broker: BrokerProcess) -> None:
