@@ -4,12 +4,10 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from journal.errors import JournalError
 from meta_client.consumer.assignments import Assignments
 from meta_client.consumer.dead_letters.index import DeadLetterEntry
 from meta_client.consumer.dead_letters.store import DeadLetterStore
 from meta_client.consumer.listening import MessageListener
-from meta_client.protocol.errors import MetaError
 
 FIRST_S = 5.0  # after the start, as in the ancestor: a repaired program soon gets what it rejected before
 
@@ -62,10 +60,7 @@ class Redelivery:
         self._wake.wait(min(FIRST_S, self._period_s))
         while not self._is_closed:
             self._wake.clear()
-            try:
-                self._offer_all()
-            except (JournalError, MetaError) as error:
-                _log.error("dead letters not offered, trying again group=%s error=%s", self._group, error)
+            self._offer_all()
             self._wake.wait(self._period_s)
 
     def _offer_all(self) -> None:
@@ -73,11 +68,19 @@ class Redelivery:
         for entry in self._store.entries():
             if self._is_closed:
                 break
+            if (failure := self._store.failure) is not None:
+                _log.error("no dead letters offered until the restart group=%s error=%s", self._group, failure)
+                break
             if (listener := self._listener_of.get(entry.address.topic)) is not None:
-                if self._offer(entry, listener):
-                    taken += 1
-                else:
-                    kept += 1
+                try:
+                    is_taken = self._offer(entry, listener)
+                except Exception as error:  # any error: it must not end the thread, nor keep back the others
+                    _log.error(
+                        "dead letter not offered, trying again group=%s message=%s error=%r",
+                        *(self._group, entry.address, error),
+                    )
+                    is_taken = False
+                taken, kept = taken + is_taken, kept + (not is_taken)
         if taken or kept:
             _log.info("dead letters offered again group=%s taken=%d kept=%d", self._group, taken, kept)
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from journal.errors import CorruptJournal, DirectoryInUse, ForeignJournal
+from journal.errors import CorruptJournal, DirectoryInUse, ForeignJournal, StorageFailed
 from journal.records.dead_letters import DeadLetter, DeadLetterState
 from journal.records.decoders import decode
 from journal.records.header import Lsn, RecordHeader
@@ -28,7 +28,8 @@ from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex, MessageAddress
 from meta_client.consumer.messages.batch import received
 from meta_client.consumer.messages.received_message import ReceivedMessage
-from meta_client.protocol.errors import MetaError
+from meta_client.errors import text_of
+from meta_client.protocol.errors import InvalidMessage, MetaError
 from meta_client.protocol.messages import encode_body, encode_frame, iter_frames
 from meta_client.protocol.trace_context import with_traceparent
 
@@ -144,7 +145,7 @@ class DeadLetterStore:
                     _now_ms(),
                     0,
                     DeadLetterState.WAITING,
-                    repr(error),
+                    text_of(error),
                 )
                 if self._index.bytes + DeadLetterEntry(stored, Lsn(0), len(frame)).cost > self._bytes_max:
                     raise StoreFull(
@@ -160,6 +161,11 @@ class DeadLetterStore:
                 )
             end = self._journal.end
         self._journal.wait_flushed(end)
+
+    @property
+    def failure(self) -> StorageFailed | None:
+        """Error that stopped the store: it can record no delivery any more. None: it works."""
+        return self._journal.failure
 
     def entries(self) -> list[DeadLetterEntry]:
         """Return the waiting dead letters, oldest first, without bodies."""
@@ -177,7 +183,7 @@ class DeadLetterStore:
 
     def tried(self, address: MessageAddress, error: Exception) -> None:
         """Record a failed redelivery. Durable a moment later. Raises StorageFailed."""
-        self._record(address, DeadLetterState.TRIED, repr(error))
+        self._record(address, DeadLetterState.TRIED, text_of(error))
 
     def delivered(self, address: MessageAddress) -> None:
         """Remove a delivered message. Durable a moment later: after a crash before, it is delivered again. Raises
@@ -272,7 +278,10 @@ def recover(segments: Segments, *, clear: bool = True) -> tuple[DeadLetterIndex,
 def message_of(found: DeadLetterEntry, body: bytes) -> ReceivedMessage:
     """Decode the message whose frame is *body*. Raises InvalidMessage."""
     address, record = found.address, found.record
-    ((_, _, message),) = iter_frames(body)
+    frames = list(iter_frames(body))
+    if len(frames) != 1 or frames[0][1] != len(body):  # zeros are an empty message, and more of them several
+        raise InvalidMessage(address.offset, f"{len(frames)} in the {len(body)} bytes of the dead letter {address}")
+    ((_, _, message),) = frames
     return received(address.topic, address.partition, address.offset, message, record.next_offset)
 
 
