@@ -37,6 +37,10 @@ class BrokerUrl(msgspec.Struct, frozen=True, order=True):
                 raise InvalidUrl(f"host {self.host[:60]!r} is not an IPv6 address: {error}") from error
         elif len(self.host) > _HOST_CHARACTERS_MAX or _HOST.fullmatch(self.host) is None:
             raise InvalidUrl(f"host {self.host[:60]!r} is neither a name nor an address")
+        try:
+            self.host.encode("idna")  # as the system's functions do: their callers expect an OSError
+        except UnicodeError as error:
+            raise InvalidUrl(f"host {self.host[:60]!r} is neither a name nor an address: {error}") from error
 
     @classmethod
     def parse(cls, text: str) -> Self:

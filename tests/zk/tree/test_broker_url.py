@@ -39,7 +39,7 @@ def test_any_meta_scheme_is_read() -> None:
         ),
         *("meta://b:x", "meta://b:1/", "meta://b:1\n", "meta://a b:1", "meta://-b:1", "meta://b/c:1", "meta://u@b:1"),
         *("meta://::1:1", "meta://[::1:1", "meta://[b]:1", "meta://[::g]:1", "meta://[::1%a b]:1", "meta://b:٣"),
-        "meta://" + "b" * 254 + ":1",
+        *("meta://" + "b" * 254 + ":1", "meta://" + "b" * 64 + ":1", "meta://a..b:1", "meta://[::1%a..b]:1"),
     ],
 )
 def test_no_url(text: str) -> None:
