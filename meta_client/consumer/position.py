@@ -1,7 +1,7 @@
 """Positions in a partition: an offset, one of its ends, or a time. Pure."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import MAXYEAR, datetime
 from typing import Literal, NamedTuple
 
 from meta_client.errors import ConsumerMisuse
@@ -49,7 +49,10 @@ def offset_of(position: Position) -> int | None:
 
 def milliseconds(time: datetime) -> int:
     """Return *time* in milliseconds since 1970, not negative, as brokers count."""
-    return max(0, int(time.timestamp() * 1000))
+    if time.year < 1969:
+        return 0
+    # In the first and the last year timestamp() may raise.
+    return max(0, int(time.replace(year=min(time.year, MAXYEAR - 1)).timestamp() * 1000))
 
 
 def parse_partitions(pairs: Sequence[tuple[str, Partition | str]]) -> list[TopicPartition]:

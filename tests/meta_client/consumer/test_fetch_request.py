@@ -1,10 +1,13 @@
 """The table of spec 8.5 and 8.6, one outcome at a time."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_client.consumer.fetch_request import FRAME_BYTES_MAX, FetchRequest
+from meta_client.consumer.position import milliseconds
 from meta_client.protocol.messages import encode_frame
 from zk.tree.nodes import Partition
 
@@ -122,3 +125,9 @@ def test_it_asks_for_less_again_by_halves(answers: list[int], expected: int) -> 
     for body_bytes in answers:
         it.shrink(body_bytes)
     assert it.bytes_max == expected
+
+
+def test_the_first_and_the_last_time_have_milliseconds() -> None:
+    """timestamp() raises for some local times of the first and the last year."""
+    assert milliseconds(datetime.min) == milliseconds(datetime(1968, 2, 29)) == 0
+    assert milliseconds(datetime.max) > milliseconds(datetime(9000, 1, 1, tzinfo=UTC)) == 221845392000000

@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import contextmanager
-from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,7 +17,7 @@ from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
-from meta_client.consumer.position import Seek
+from meta_client.consumer.position import Position, Seek
 from tests.fixtures.broker import BrokerProcess
 from zk.embedded.chroot import Chroot
 from zk.tree.nodes import Partition
@@ -91,7 +90,7 @@ def test_whatever_a_round_raises_its_thread_goes_on(
         with consumer:
             client.producer().send("orders", b"hard", partition="0-0")
             assert first.wait(PATIENCE_S)
-            consumer._fetcher.seek(("orders", Partition(0, 0)), Seek(datetime.min, is_progress=True))  # no such time
+            consumer._fetcher.seek(("orders", Partition(0, 0)), Seek(cast(Position, "nowhere"), is_progress=True))
             client.producer().send("orders", b"easy", partition="0-1")
             assert served.wait(PATIENCE_S)
             consumer.seek("orders", "0-0", "earliest")
