@@ -232,7 +232,7 @@ class LoggedDecisions(NamedTuple):
 
 
 def read_decisions(directory: Path) -> LoggedDecisions:
-    """Read the log in *directory* without changing it.
+    """Read the log in *directory* without changing it. What is read is durable, so that it may be acted on.
 
     Raises ForeignLog for anything else, CorruptJournal, InvalidRecord, StorageFailed.
     """
@@ -242,7 +242,9 @@ def read_decisions(directory: Path) -> LoggedDecisions:
         raise ForeignLog(f"{directory} holds no coordinator's decisions: name the directory that it was opened with")
     segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
     try:
+        segments.drop_cache(segments.start)  # a decision whose fsync failed would look made
         found, _ = _fold(segments)
+        segments.drop_cache(segments.start)  # fsyncs what was written meanwhile, or by a process that was killed
         start = Lsn(segments.start - SEGMENT_HEADER_BYTES)
     finally:
         segments.close()

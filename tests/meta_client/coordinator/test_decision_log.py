@@ -1,5 +1,6 @@
 """The decision log on a real disk: what it remembers, what it survives, and that it stays small."""
 
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -9,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from journal.errors import CorruptJournal
+from journal.errors import CorruptJournal, StorageFailed
 from journal.records.xid import Xid
 from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
-from meta_client.coordinator.decision_log import DecisionLog
+from meta_client.coordinator.decision_log import DecisionLog, read_decisions
 from meta_client.coordinator.errors import CopiedLog, ForeignLog, LogInUse
 from meta_client.coordinator.names import InvalidCoordinatorName, new_nonce
+from tests.fixtures.failing_device import failing_device
 
 SEGMENT_BYTES = 4096
 
@@ -42,6 +44,37 @@ def test_a_decision_survives_and_a_forgotten_one_is_gone(tmp_path: Path) -> None
     with_again = open_log(tmp_path)
     assert with_again.unfinished() == {xid(2): "b"}
     with_again.close()
+
+
+def test_a_decision_that_is_read_beside_the_log_is_on_the_disk(tmp_path: Path) -> None:
+    """The reader ends branches as it says, also beside a coordinator that was killed before its fsync, or whose fsync
+    failed: then the page cache has what the disk has not."""
+    with failing_device(tmp_path, 16) as device:
+        path = device.directory / "log"
+        log = open_log(path)
+        log.decide(xid(1), "a")
+        (segment,) = segments(path)
+        before = segment.read_bytes()
+        log.decide(xid(2), "b")
+        log.close()
+        after = segment.read_bytes()
+        with segment.open("rb+", 0) as file:
+            file.write(before)
+            os.fsync(file.fileno())
+            file.seek(0)
+            file.write(after)
+        found = [read_decisions(path).unfinished]
+        device.cut_power()
+        device.power_on()
+        found.append(read_decisions(path).unfinished)
+        log = open_log(path)
+        device.refuse_writes([segment])
+        with pytest.raises(StorageFailed):
+            log.decide(xid(3), "c")
+        found.append(read_decisions(path).unfinished)
+        with pytest.raises(StorageFailed):
+            log.close()
+    assert found == [{xid(1): "a", xid(2): "b"}] * 3
 
 
 def test_identifiers_never_repeat_whatever_is_copied(tmp_path: Path) -> None:
