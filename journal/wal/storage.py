@@ -6,6 +6,7 @@ power. System errors become StorageFailed here.
 
 import fcntl
 import os
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from journal.wal.storage_file import Buffer, DirectoryFile, StorageFile, drop_cl
 
 MIB = 1024 * 1024
 BLOCK_BYTES = 4096  # unit of direct writes that every disk and file system accepts
+LOCK_TRIES, LOCK_PAUSE_S = 5, 0.01
 TMP_SUFFIX = ".tmp"  # of a file not renamed into place yet; never read
 # Zeros written per fsync while a file is prezeroed: one fsync of the whole file would delay the writer's.
 PREZERO_BYTES = 4 * MIB
@@ -102,7 +104,7 @@ class DirectoryStorage:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd)
         except BlockingIOError as error:
             os.close(fd)
             raise DirectoryInUse(
@@ -121,14 +123,20 @@ class DirectoryStorage:
         return cls(path, None)
 
     def is_held(self) -> bool:
-        """Return True if a process has the directory locked. Only checks; False too where Linux cannot tell."""
-        try:
-            status = self._path.stat()
-            held = Path("/proc/locks").read_text(encoding="ascii")
-        except FileNotFoundError:
-            return False
-        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-        return any("FLOCK" in line and file in line.split() for line in held.splitlines())
+        """Return True if a process has the directory locked, also one of another container. Takes a shared lock for a
+        moment: /proc/locks shows no process of another PID namespace. Raises StorageFailed."""
+        with translated(self._path):
+            try:
+                fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            finally:
+                os.close(fd)
+        return False
 
     def names(self) -> list[str]:
         with translated(self._path):
@@ -248,6 +256,19 @@ class DirectoryStorage:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _lock(fd: int) -> None:
+    """Lock a directory, after those who look whether it is locked. Raises BlockingIOError if it is, OSError."""
+    for left in reversed(range(LOCK_TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(LOCK_PAUSE_S)
+        else:
+            return
 
 
 def _file_names(directory: Path | int) -> list[str]:

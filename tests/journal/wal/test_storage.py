@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from journal.records.record import PartitionName
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import JournalIdentity, Segments
-from journal.wal.storage import DirectoryStorage
+from journal.wal.storage import LOCK_PAUSE_S, DirectoryStorage
 from journal.wal.storage_file import IOV_MAX
 from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
 
@@ -65,6 +66,29 @@ def test_nothing_in_the_directory_is_the_lock(tmp_path: Path) -> None:
     assert DirectoryStorage.open_for_reading(tmp_path).is_held()
     storage.close()
     assert not DirectoryStorage.open_for_reading(tmp_path).is_held()
+
+
+def test_a_holder_in_another_container_is_one(tmp_path: Path) -> None:
+    """Its lock is not in this namespace's /proc/locks."""
+    looks = f"from pathlib import Path; from {DirectoryStorage.__module__} import DirectoryStorage as Storage; "
+    looks += f"print(Storage.open_for_reading(Path({str(tmp_path)!r})).is_held())"
+    elsewhere = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", sys.executable, "-c", looks]
+    storage = DirectoryStorage.open_for_writing(tmp_path)
+    found = subprocess.run(elsewhere, capture_output=True, text=True, check=False)
+    storage.close()
+    if "unshare" in found.stderr:
+        pytest.skip(found.stderr)
+    assert found.stdout == "True\n"
+
+
+def test_a_look_keeps_nobody_out(tmp_path: Path) -> None:
+    looking = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(DirectoryStorage.open_for_writing, tmp_path)
+        wait([opening], LOCK_PAUSE_S / 2)
+        os.close(looking)
+        opening.result().close()
 
 
 def test_a_directory_that_is_moved_away_stays_its_holders(tmp_path: Path) -> None:
