@@ -165,3 +165,30 @@ def test_a_child_is_refused_and_its_parent_goes_on(
         found = [message.payload for message in read_whole(client, "orders", 4)]
     sent = {b"before", b"in the block", b"in the block, too", *(b"parent %d" % number for number in range(100))}
     assert sorted(found) == sorted(sent | of_the_child)
+
+
+STORES = """
+import os, sys
+from pathlib import Path
+from meta_client.consumer.dead_letters.store import DeadLetterStore
+from meta_client.consumer.offset_stores import LocalOffsetStore
+
+for kind in (DeadLetterStore, LocalOffsetStore):
+    directory = Path(sys.argv[1]) / kind.__name__
+    store = kind.open(directory, "group")
+    (parent, there), (here, child) = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        os.close(child)
+        os.write(there, b".")
+        os.read(here, 1)  # until its parent is gone
+        os._exit(0)
+    os.read(parent, 1)
+    store.close()
+    kind.open(directory, "group").close()
+"""
+
+
+def test_a_child_does_not_hold_a_store_that_its_parent_has_let_go(tmp_path: Path) -> None:
+    words = [sys.executable, "-W", "ignore", "-c", STORES, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr

@@ -32,6 +32,7 @@ from meta_client.errors import text_of
 from meta_client.protocol.errors import InvalidMessage, MetaError
 from meta_client.protocol.messages import encode_body, encode_frame, iter_frames
 from meta_client.protocol.trace_context import with_traceparent
+from zk.forks import invalidate_after_fork
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +90,12 @@ class DeadLetterStore:
                 f"{directory} is in use by another consumer: stop it first, or give this one its own directory"
             ) from error
         try:
-            return cls.on(storage, group, bytes_max=bytes_max)
+            opened = cls.on(storage, group, bytes_max=bytes_max)
         except BaseException:
             storage.close()
             raise
+        invalidate_after_fork(opened, storage.close)  # a child must not hold the lock when its parent is gone
+        return opened
 
     @classmethod
     def on(

@@ -14,6 +14,7 @@ from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offset_stores.errors import OffsetsInUse, OffsetsMalformed
 from meta_client.consumer.offsets import OffsetEntry
+from zk.forks import invalidate_after_fork, skip_after_fork
 from zk.tree.nodes import INT64_MAX, INT64_MIN, NO_MESSAGE_ID, Partition
 
 FILE: Final = "offsets.json"
@@ -69,10 +70,12 @@ class LocalOffsetStore:
             ) from error
         try:
             storage.sync_all()  # a commit that was cut short may be readable but not on disk
-            return cls(storage, group)
+            opened = cls(storage, group)
         except BaseException:
             storage.close()
             raise
+        invalidate_after_fork(opened, storage.close)  # a child must not hold the lock when its parent is gone
+        return opened
 
     @classmethod
     def open_for_reading(cls, directory: Path | str, group: str) -> Self:
@@ -119,6 +122,7 @@ class LocalOffsetStore:
     def __enter__(self) -> Self:
         return self
 
+    @skip_after_fork
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
