@@ -58,8 +58,10 @@ class Redelivery:
 
     def _run(self) -> None:
         self._wake.wait(min(FIRST_S, self._period_s))
-        while not self._is_closed:
+        while True:
             self._wake.clear()
+            if self._is_closed:  # after clear(), which may have undone the call of close()
+                return
             self._offer_all()
             self._wake.wait(self._period_s)
 

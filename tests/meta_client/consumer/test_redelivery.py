@@ -1,6 +1,7 @@
 """Redelivery: what keeps one dead letter back keeps back no other, and ends no thread."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,3 +94,33 @@ def test_a_store_that_can_record_no_delivery_offers_nothing() -> None:
     assert offered == [], "it would come again at every period"
     with pytest.raises(StorageFailed):
         store.close()
+
+
+class Late(threading.Event):
+    """An event whose clear() takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_clearing, self.may_clear = threading.Event(), threading.Event()
+
+    def clear(self) -> None:
+        self.is_clearing.set()
+        assert self.may_clear.wait(PATIENCE_S)
+        super().clear()
+
+
+def test_a_close_in_the_moment_before_a_round_ends_the_thread() -> None:
+    store = DeadLetterStore.on(FaultyStorage(Random(1)), "g", segment_bytes=8192)
+    redelivery = Redelivery(store, Assignments("g", lambda: True, threading.Condition()), {}, PATIENCE_S, "g")
+    redelivery._wake = late = Late()
+    redelivery.start()
+    redelivery.now()
+    assert late.is_clearing.wait(PATIENCE_S)
+    closing = threading.Thread(target=redelivery.close)
+    closing.start()
+    while not redelivery._is_closed:
+        time.sleep(0.001)
+    late.may_clear.set()
+    closing.join(PATIENCE_S / 2)
+    assert not closing.is_alive(), "it waits for the next round"
+    store.close()
