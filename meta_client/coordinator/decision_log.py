@@ -21,6 +21,7 @@ from journal.records.decoders import decode
 from journal.records.header import Lsn
 from journal.records.record import Decision, Epoch, Forget, Record
 from journal.records.xid import BranchKey, XaKey, Xid
+from journal.state.inspection import RecordReader
 from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
 from journal.wal.open_journal import make_end_durable
@@ -266,8 +267,8 @@ def _fold(segments: Segments) -> tuple[_Found, ScanEnd]:
     finished: dict[Xid, str] = {}
     decided_ms: dict[Xid, int] = {}
     incarnation = 0
-    scanner = Scanner(segments, segments.start)
-    for entry in scanner:
+    reading = RecordReader(Scanner(segments, segments.start))
+    for entry in reading:
         incarnation = entry.header.incarnation
         match decode(entry.header, entry.meta):
             case Decision(XaKey(xid, _), participants):
@@ -280,7 +281,7 @@ def _fold(segments: Segments) -> tuple[_Found, ScanEnd]:
                 decided_ms.pop(xid, None)
             case _:
                 pass  # EPOCH: its incarnation stands in every header
-    end = scanner.finish()
+    end = reading.end
     if end.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
     return _Found(unfinished, finished, decided_ms, incarnation, end.end), end

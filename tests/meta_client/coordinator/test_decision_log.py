@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from journal.errors import CorruptJournal, StorageFailed
 from journal.records.xid import Xid
+from journal.wal.scan import ScanEnd, Scanner
 from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
+from meta_client.coordinator import decision_log
 from meta_client.coordinator.decision_log import DecisionLog, read_decisions
 from meta_client.coordinator.errors import CopiedLog, ForeignLog, LogInUse
 from meta_client.coordinator.names import InvalidCoordinatorName, new_nonce
@@ -75,6 +77,24 @@ def test_a_decision_that_is_read_beside_the_log_is_on_the_disk(tmp_path: Path) -
         with pytest.raises(StorageFailed):
             log.close()
     assert found == [{xid(1): "a", xid(2): "b"}] * 3
+
+
+def test_a_log_that_is_written_meanwhile_is_not_corrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path)
+    log.decide(xid(1), "a")
+    more = [xid(2), xid(3), xid(4)]
+
+    class Slow(Scanner):
+        """A reader that the coordinator overtakes before it judges the end."""
+
+        def finish(self) -> ScanEnd:
+            while more:
+                log.decide(more.pop(), "b")
+            return super().finish()
+
+    monkeypatch.setattr(decision_log, "Scanner", Slow)
+    assert len(read_decisions(tmp_path).unfinished) == 4
+    log.close()
 
 
 def test_identifiers_never_repeat_whatever_is_copied(tmp_path: Path) -> None:
