@@ -55,9 +55,13 @@ def take(rows: OffsetRows, group: str, batch: Batch) -> list[ReceivedMessage]:
 
 
 def batches(messages: Iterable[ReceivedMessage]) -> list[Batch]:
-    """Group *messages* into batches by partition. Sorted, so that two transactions over several partitions lock rows in
-    the same order and never deadlock."""
+    """Group *messages*, which a program may have sorted, into batches by partition. Sorted, so that two transactions
+    over several partitions lock rows in the same order and never deadlock."""
     by_place: dict[tuple[str, Partition], list[ReceivedMessage]] = {}
-    for message in messages:
+    for message in sorted(messages, key=_offset):
         by_place.setdefault((message.topic, message.partition), []).append(message)
     return [Batch(*key, some[0].offset, some[-1].next_offset, some) for key, some in sorted(by_place.items())]
+
+
+def _offset(message: ReceivedMessage) -> int:
+    return message.offset

@@ -232,7 +232,10 @@ def test_one_message_and_what_fetch_returns_can_be_taken(given: Given) -> None:
     with given.work() as work:
         assert store.take(work, mixed) == [there[0], second, *here[2:], there[1]]
         assert store.take(work, []) == []
-    assert (store.load("orders", A), store.load("orders", B)) == (4 * FRAME, 9 * FRAME)
+        backwards = batch(4, 3).messages[::-1]
+        assert store.take(work, backwards) == backwards
+        assert store.take(work, batch(4, 3)) == [], "each of them was taken"
+    assert (store.load("orders", A), store.load("orders", B)) == (7 * FRAME, 9 * FRAME)
 
 
 def test_what_would_be_offered_later_can_not_be_a_dead_letter(
