@@ -19,6 +19,7 @@ EXTENSIONS = (
     "owner",
     "replicate",
     "ledger",
+    "count",
 )
 VERSION_TEXT = version_text(PRODUCT_VERSION, EXTENSIONS)
 _VERSION_TEXT_WITH_LOGINS = version_text(PRODUCT_VERSION, (*EXTENSIONS, "auth"))

@@ -8,6 +8,7 @@ from meta_broker.access.principal import Principal, Right
 from meta_client.protocol.requests import (
     Authenticate,
     BranchCommand,
+    Count,
     Dropped,
     Fetch,
     Find,
@@ -81,7 +82,7 @@ def _by_hand(command: BranchCommand) -> Needs:
     return (Need((Right.DECIDE,), EVERYTHING),) if command.key is None else _branch(command.key)
 
 
-def _topic_read(request: Offsets | Find) -> Needs:
+def _topic_read(request: Offsets | Find | Count) -> Needs:
     return (Need((Right.CONSUME,), request.topic),)
 
 
@@ -97,6 +98,7 @@ NEEDS: Final[Mapping[type, Callable[[Any], Needs]]] = {
     OffsetQuery: _read,
     Offsets: _topic_read,
     Find: _topic_read,
+    Count: _topic_read,
     TransactionCommand: _transaction,
     TopicCommand: _topic,
     BranchCommand: _by_hand,

@@ -12,6 +12,7 @@ from meta_broker.handlers.audited import AUDITED, audited, tell
 from meta_broker.handlers.branch import BranchHandler
 from meta_broker.handlers.checkpoint import CheckpointHandler
 from meta_broker.handlers.context import Context, Peer, WaitingFetch, yield_after
+from meta_broker.handlers.count import CountHandler
 from meta_broker.handlers.fetch import FetchHandler
 from meta_broker.handlers.find import FindHandler
 from meta_broker.handlers.gate import Gate
@@ -29,6 +30,7 @@ from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
     Authenticate,
     BranchCommand,
+    Count,
     Dropped,
     Fetch,
     Find,
@@ -52,7 +54,7 @@ from meta_client.protocol.status import Status
 Handled = Request | Dropped | WaitingFetch
 Handler = Callable[[Any, Peer], None]
 
-_READS: Final = (Get, Fetch, OffsetQuery, Offsets, Find)  # requests that read messages or offsets
+_READS: Final = (Get, Fetch, OffsetQuery, Offsets, Find, Count)  # requests that read messages or offsets
 
 
 def _one_a_turn(handle: Handler) -> Handler:
@@ -68,7 +70,7 @@ def _one_a_turn(handle: Handler) -> Handler:
 def _when_readable(handle: Handler, slave: ReplicaReceiver) -> Handler:
     """Wrap a handler of a slave's reads, which are refused until the copy is readable."""
 
-    def handle_if_readable(request: Get | Fetch | OffsetQuery | Offsets | Find, peer: Peer) -> None:
+    def handle_if_readable(request: Get | Fetch | OffsetQuery | Offsets | Find | Count, peer: Peer) -> None:
         if slave.is_readable:
             handle(request, peer)
         else:
@@ -109,6 +111,7 @@ class Dispatcher:
             OffsetQuery: get.handle_offset,
             Offsets: get.handle_offsets,
             Find: self._find.handle,
+            Count: CountHandler(context, self._reading).handle,
             TakeCheckpoint: CheckpointHandler(context).handle,
             Stats: _one_a_turn(StatsHandler(context).handle),
             Version: self._version,

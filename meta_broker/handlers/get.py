@@ -9,7 +9,7 @@ from meta_broker.handlers.realtime import Statistic
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.answers import PartitionOffsets, format_offset_range
 from meta_client.protocol.encoder import encode_result
-from meta_client.protocol.requests import OFFSET_END, Fetch, Find, Get, OffsetQuery, Offsets
+from meta_client.protocol.requests import OFFSET_END, Count, Fetch, Find, Get, OffsetQuery, Offsets
 from meta_client.protocol.status import Status
 
 
@@ -130,7 +130,7 @@ def bad_size(request: Get | Fetch) -> bytes:
     return encode_result(Status.BAD_REQUEST, b"Bad request,invalid max size:%d" % request.bytes_max, request.opaque)
 
 
-def unknown_partition(request: Get | Fetch | Find | OffsetQuery | Offsets) -> bytes:
+def unknown_partition(request: Get | Fetch | Find | OffsetQuery | Offsets | Count) -> bytes:
     """Return the reply for a partition that does not exist."""
     text = f"The topic `{request.topic}` in partition `{request.partition}` is not exists"
     return encode_result(Status.NOT_FOUND, text.encode(), request.opaque)

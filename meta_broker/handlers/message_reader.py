@@ -23,7 +23,7 @@ from meta_broker.store.index_file import IndexCold, IndexDamaged
 from meta_broker.store.partition_index import JournalSlice, PartitionIndex
 from meta_broker.task_errors import raise_task_error
 from meta_client.protocol.encoder import data_line, encode_result, value_line
-from meta_client.protocol.requests import Fetch, Find, Get, OffsetQuery, Offsets
+from meta_client.protocol.requests import Count, Fetch, Find, Get, OffsetQuery, Offsets
 from meta_client.protocol.responses import FILTERED, READ_FROM_MASTER
 from meta_client.protocol.status import Status
 
@@ -36,7 +36,7 @@ LEAVE_RATIO: float = 0.5
 ARCHIVE_WAIT_S: float = 2.0
 
 T = TypeVar("T")
-IndexRequest = Get | Fetch | OffsetQuery | Offsets
+IndexRequest = Get | Fetch | OffsetQuery | Offsets | Count
 
 
 class Messages(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import Final
 from journal.wal.histogram import Histogram, HistogramSnapshot
 from meta_client.protocol.requests import (
     BranchCommand,
+    Count,
     Fetch,
     Find,
     Get,
@@ -33,6 +34,7 @@ _VERBS: Final[Mapping[type, str]] = {
     OffsetQuery: "offset",
     Offsets: "offsets",
     Find: "find",
+    Count: "count",
     TopicCommand: "topic",
     BranchCommand: "branch",
     TakeCheckpoint: "checkpoint",

@@ -21,6 +21,7 @@ from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
     Authenticate,
     BranchCommand,
+    Count,
     Dropped,
     Fetch,
     Find,
@@ -64,6 +65,7 @@ USES: Final[Mapping[type[Handled], Use]] = {
     OffsetQuery: Use.READ,
     Offsets: Use.READ,
     Find: Use.READ,
+    Count: Use.READ,
     Stats: Use.READ,
     TopicCommand: Use.READ,
     TakeCheckpoint: Use.READ,

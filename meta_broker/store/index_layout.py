@@ -70,6 +70,11 @@ def lsns_of(entries: Buffer) -> memoryview:
     return memoryview(entries).cast("B").cast("Q")[1::_WORDS]
 
 
+def messages_in(entries: Buffer) -> int:
+    """Return how many messages the entries have together."""
+    return sum(memoryview(entries).cast("B").cast("I")[7::8])
+
+
 def seed(name: str, chunk: int) -> int:
     """Return a chunk's initial checksum, which rejects chunks of other files or positions."""
     return crc32(b"%s %d" % (name.encode(), chunk))

@@ -14,10 +14,11 @@ from typing import NamedTuple
 from journal.records.index_updates import IndexUpdate
 from journal.state.checkpoint import IndexFileEntry
 from meta_broker.store.index_file import EMPTY, IndexCold, IndexDamaged, IndexFile
-from meta_broker.store.index_layout import ENTRY, ENTRY_BYTES, Spill, install, offsets_of
+from meta_broker.store.index_layout import ENTRY, ENTRY_BYTES, Spill, install, messages_in, offsets_of
 from meta_broker.store.index_writing import renew, write
 
 _FIRST = _TIME = struct.Struct("<Q")
+COUNTED_ENTRIES_MAX = 32 * 1024  # in memory, by one call: half a millisecond
 RENEWED_ENTRIES_MIN = 16 * 1024  # half a mebibyte: few partitions ever drop so many
 _TIME_AT = 16
 Buffer = bytes | bytearray
@@ -37,6 +38,15 @@ class StoredExtent(NamedTuple):
     lsn: int
     bytes: int
     messages: int
+
+
+class Counted(NamedTuple):
+    """*messages* of the runs from one offset on that begin below *next_offset*; those in *before*, the front of the
+    first run, lie below the offset."""
+
+    messages: int
+    next_offset: int
+    before: StoredExtent | None
 
 
 class Covered(NamedTuple):
@@ -175,6 +185,28 @@ class PartitionIndex:
             if base + size <= offset:
                 continue  # a gap, or what is in front of it
             yield StoredExtent(base, lsn, size, messages)
+
+    def count(self, offset: int) -> Counted:
+        """Count the messages of the runs from the one that contains *offset* on, up to the end, or to where the next
+        call has to go on; *offset* must be in [start, end)."""
+        assert self.start <= offset < self.end
+        entry = self._run_at(offset)
+        base, lsn, _, size, messages = self._entry(entry)
+        if base + size <= offset:
+            entry += 1  # a gap, or what is in front of it
+        before = StoredExtent(base, lsn, offset - base, messages) if base < offset < base + size else None
+        found, filed = 0, self._file.entries
+        if entry < filed:
+            try:
+                found, entry = self._file.counted(entry)
+            except IndexDamaged:
+                self._notice()
+                raise
+        if entry >= filed:
+            tail = memoryview(self._tail)[(entry - filed) * ENTRY_BYTES :][: COUNTED_ENTRIES_MAX * ENTRY_BYTES]
+            found, entry = found + messages_in(tail), entry + len(tail) // ENTRY_BYTES
+            tail.release()  # a bytearray can't grow meanwhile
+        return Counted(found, self._offset(entry) if entry < len(self) else self.end, before)
 
     def nearest(self, offset: int) -> int:
         """Return where reading can begin near *offset*: the start of its run, or the nearer end (spec 4.9)."""

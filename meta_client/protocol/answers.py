@@ -52,6 +52,31 @@ def parse_offset_range(message: bytes) -> PartitionOffsets:
     return PartitionOffsets(start, end, at)
 
 
+class Counted(NamedTuple):
+    """[start, next_offset) of a partition that ends at *end* hold *messages*: those that begin there."""
+
+    start: int
+    next_offset: int
+    end: int
+    messages: int
+
+
+def format_counted(counted: Counted) -> bytes:
+    """The text of a count's 200."""
+    return b"%d %d %d %d" % counted
+
+
+def parse_counted(message: bytes) -> Counted:
+    """Read the four numbers of a count's 200."""
+    try:
+        start, next_offset, end, messages = map(int64, message.split(b" "))
+        if not 0 <= start <= next_offset <= end or not 0 <= messages <= next_offset - start:
+            raise ValueError("they contradict each other")
+    except ValueError as error:
+        raise _malformed("a count's answer", message, error) from error
+    return Counted(start, next_offset, end, messages)
+
+
 class CheckpointTaken(NamedTuple):
     """File checkpoint.<number> holds everything below *lsn*; *bytes_left* of journal a start would replay."""
 

@@ -21,6 +21,7 @@ from meta_client.protocol.requests import (
     Body,
     BranchCommand,
     BranchVerb,
+    Count,
     Fetch,
     Find,
     Get,
@@ -75,6 +76,8 @@ def encode_request(request: Request) -> tuple[bytes, Body]:
             line = b"offset %b %b %b\r\n" % (_token(topic), _token(group), numbers)
         case Offsets(topic, partition, time_ms, opaque):
             line = b"offsets %b %d %d %d\r\n" % (_token(topic), _int32(partition), _int64(time_ms), _int32(opaque))
+        case Count(topic, partition, offset, opaque):
+            line = b"count %b %d %d %d\r\n" % (_token(topic), _int32(partition), _int64(offset), _int32(opaque))
         case Find():
             line = _find(request)
         case TakeCheckpoint(opaque):

@@ -22,6 +22,7 @@ from meta_client.protocol.requests import (
     Authenticate,
     BranchCommand,
     BranchVerb,
+    Count,
     Fetch,
     Find,
     Get,
@@ -168,6 +169,12 @@ def _find(tokens: list[bytes]) -> tuple[Request, int]:
     return Find(topic, partition, offset, matches_max, _wanted(tokens[5]), int32(tokens[6])), 0
 
 
+def _count(tokens: list[bytes]) -> tuple[Request, int]:
+    if len(tokens) != 5:
+        raise ValueError(f"count has 5 tokens, not {len(tokens)}")
+    return Count(tokens[1].decode(), int32(tokens[2]), int64(tokens[3]), int32(tokens[4])), 0
+
+
 def _wanted(token: bytes) -> bytes | int:
     kind, _, value = token.partition(b"=")
     match kind:
@@ -292,6 +299,7 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"offset": _offset,
     b"offsets": _offsets,
     b"find": _find,
+    b"count": _count,
     b"checkpoint": _checkpoint,
     b"transaction": _transaction,
     b"version": _version,

@@ -124,6 +124,15 @@ class Find(msgspec.Struct, frozen=True):
     opaque: int
 
 
+class Count(msgspec.Struct, frozen=True):
+    """Ask how many messages a partition holds from *offset* on. Extension `count`."""
+
+    topic: str
+    partition: int
+    offset: int
+    opaque: int
+
+
 class TakeCheckpoint(msgspec.Struct, frozen=True):
     """Write a checkpoint now. Extension `checkpoint`."""
 
@@ -260,6 +269,7 @@ Request = (
     | OffsetQuery
     | Offsets
     | Find
+    | Count
     | Stats
     | Version
     | Quit

@@ -22,9 +22,9 @@ from journal.wal.scan import Scanner
 from journal.wal.segments import Segments, segment_name
 from journal.wal.storage import DirectoryStorage
 from meta_client.client import Client
-from meta_client.protocol.answers import parse_offset_range
+from meta_client.protocol.answers import parse_counted, parse_offset_range
 from meta_client.protocol.messages import iter_frames
-from meta_client.protocol.requests import Fetch, Get, OffsetQuery, Offsets, Request, TransactionVerb
+from meta_client.protocol.requests import Count, Fetch, Get, OffsetQuery, Offsets, Request, TransactionVerb
 from meta_client.protocol.responses import READ_FROM_MASTER, Data, Result, Value
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.filters import install_filters
@@ -217,6 +217,17 @@ def test_the_archive_gives_what_the_log_gave(tmp_path: Path, archive: Path) -> N
         assert read_again(broker) == before, "after a restart"
 
 
+def counted_from(wire: WireClient, topic: str, partition: int, offset: int) -> int:
+    """Return how many messages there are from *offset* to the end, over as many answers as that takes."""
+    messages = 0
+    while True:
+        start, offset, end, more = parse_counted(ask(wire, Count(topic, partition, offset, wire.opaque())).message)
+        assert start <= offset
+        messages += more
+        if offset == end:
+            return messages
+
+
 def test_each_verb_knows_the_archive(tmp_path: Path, archive: Path) -> None:
     with running(started(tmp_path / "data", str(archive))) as broker:
         before = recorded(broker, seed=2)
@@ -229,6 +240,8 @@ def test_each_verb_knows_the_archive(tmp_path: Path, archive: Path) -> None:
                 assert (found.start, found.end, found.at) == (0, end, 0)
                 late = parse_offset_range(ask(wire, Offsets(topic, partition, 1 << 50, wire.opaque())).message)
                 assert late.at == end
+                assert counted_from(wire, topic, partition, 0) == len(log)
+                assert counted_from(wire, topic, partition, offsets[7]) == len(log) - 7
                 nearest = ask(wire, OffsetQuery(topic, "g", partition, offsets[3], wire.opaque())).message
                 assert int(nearest) in offsets[:4]
                 middle = offsets[len(offsets) // 3]

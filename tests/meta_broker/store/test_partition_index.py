@@ -20,7 +20,7 @@ from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
 from journal.state.checkpoint import IndexFileEntry
 from journal.wal.open_file import OpenFile
-from meta_broker.store import index_layout
+from meta_broker.store import index_file, index_layout, partition_index
 from meta_broker.store.index_file import IndexDamaged, IndexFile
 from meta_broker.store.index_layout import CHUNK_ENTRIES, ENTRY_BYTES, Spill, file_name
 from meta_broker.store.index_survey import IndexSurvey
@@ -29,6 +29,8 @@ from tests.fixtures.thoroughness import examples
 from tests.fixtures.warm import warm, warm_places
 
 ORDERS = PartitionName("orders", 0)
+COUNTED_FILED = index_file.COUNTED_READS_MAX, index_file.COUNTED_CHUNKS_MAX
+COUNTED_TAIL = partition_index.COUNTED_ENTRIES_MAX
 
 
 def publication(base: int, size: int, lsn: int) -> IndexUpdate:
@@ -75,6 +77,8 @@ class IndexMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         set_chunk(3)
+        index_file.COUNTED_READS_MAX, index_file.COUNTED_CHUNKS_MAX = 1, 2
+        partition_index.COUNTED_ENTRIES_MAX = 2
         self.directory = Path(tempfile.mkdtemp())
         self.path = self.directory / "orders-0.index"
         self.index = PartitionIndex(self.path)
@@ -87,6 +91,8 @@ class IndexMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         set_chunk(CHUNK_ENTRIES)
+        index_file.COUNTED_READS_MAX, index_file.COUNTED_CHUNKS_MAX = COUNTED_FILED
+        partition_index.COUNTED_ENTRIES_MAX = COUNTED_TAIL
         shutil.rmtree(self.directory)
 
     @property
@@ -238,6 +244,24 @@ class IndexMachine(RuleBasedStateMachine):
             assert warm(functools.partial(self.index.nearest, offset)) == bases[offset]
         assert self.index.nearest(self.end) == self.index.nearest(2**63 - 1) == self.end
         assert self.index.nearest(-1) == 0
+
+    @invariant()
+    def counts_in_pieces(self) -> None:
+        """From inside of any run, as many messages as were published; an answer covers a bounded number of entries."""
+        self.notice()
+        for number, each in enumerate(self.published):
+            for offset in {each.base, each.base + each.extent.bytes - 1}:
+                before = each.extent._replace(bytes=offset - each.base)
+                messages, at = 0, offset
+                while at < self.end:
+                    counted = warm(functools.partial(self.index.count, at))
+                    if at == offset and before.bytes:
+                        assert counted.before == (each.base, before.lsn, before.bytes, before.messages)
+                    else:
+                        assert counted.before is None
+                    assert at < counted.next_offset
+                    messages, at = messages + counted.messages, counted.next_offset
+                assert messages == sum(later.extent.messages for later in self.published[number:])
 
     @invariant()
     def reads_on_where_it_stopped(self) -> None:

@@ -16,6 +16,7 @@ from meta_client.protocol.limits import Limits
 from meta_client.protocol.messages import Message, encode_body, encode_frame, iter_frames
 from meta_client.protocol.requests import (
     Authenticate,
+    Count,
     Dropped,
     Fetch,
     Find,
@@ -64,6 +65,7 @@ requests: st.SearchStrategy[Request] = st.one_of(
         Fetch, names, names, int32s, int64s, int32s, int32s, int32s, int32s, st.none() | st.integers(0, 2**63 - 1)
     ),
     st.builds(OffsetQuery, names, names, int32s, int64s, int32s),
+    st.builds(Count, names, int32s, int64s, int32s),
     st.builds(Offsets, names, int32s, int64s, int32s),
     st.builds(Find, names, int32s, int64s, st.integers(1, 256), parts | int64s, int32s),
     st.builds(TakeCheckpoint, int32s),

@@ -1,0 +1,83 @@
+"""count: tells how many messages a partition holds from an offset on (extension, PROTOCOL.md).
+
+Index entries have counts, so that only the run which the offset lies inside of is looked into, by a thread.
+"""
+
+import functools
+import struct
+from typing import Final
+
+from journal.errors import StorageFailed
+from journal.records.record import PartitionName
+from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.get import unknown_partition, visible_index
+from meta_broker.handlers.message_reader import MessageReader
+from meta_broker.store.cold_read import ColdRead, SegmentReaders
+from meta_broker.store.index_file import IndexCold
+from meta_broker.store.partition_index import JournalSlice, StoredExtent
+from meta_client.protocol.answers import Counted, format_counted
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.messages import HEADER_BYTES
+from meta_client.protocol.requests import Count
+from meta_client.protocol.status import Status
+
+_LENGTH: Final = struct.Struct(">i")
+
+
+class CountHandler:
+    """Answers counts. Only acknowledged messages are counted. Loop thread only."""
+
+    def __init__(self, context: Context, reading: MessageReader) -> None:
+        self._context = context
+        self._reading = reading
+
+    def handle(self, count: Count, peer: Peer) -> None:
+        self._reading.answer(count, peer, functools.partial(self._look_up, count, {}))
+
+    def _look_up(self, count: Count, below: dict[StoredExtent, int]) -> bytes:
+        """Look up the answer; *below*: messages of fronts of runs, as an earlier look-up had them counted. Raises as
+        MessageReader.index_at, IndexDamaged, IndexCold."""
+        name = PartitionName(count.topic, count.partition)
+        index = visible_index(self._context, name)
+        if index is None:
+            if not self._context.topics.offers(*name):
+                return unknown_partition(count)
+            return _answer(count, Counted(0, 0, 0, 0))
+        offset = min(max(count.offset, self._reading.start_of(name, index)), index.end)
+        if (found := self._reading.index_at(name, index, offset)) is None:
+            return _answer(count, Counted(offset, offset, index.end, 0))
+        messages, next_offset, front = found.count(offset)
+        if front is not None:
+            if front not in below:
+                store = self._context.store
+                raise _FrontCold(store.tier or store.journal, front, below)
+            messages -= below[front]
+        return _answer(count, Counted(offset, next_offset, index.end, messages))
+
+
+class _FrontCold(IndexCold):
+    """The front of a run is to be looked into: have a worker call `run`, then look up again."""
+
+    def __init__(self, segments: SegmentReaders, front: StoredExtent, below: dict[StoredExtent, int]) -> None:
+        """Open the run's segment. Raises ArchiveCold, StorageFailed."""
+        Exception.__init__(self, front)
+        self._read = ColdRead(segments, [JournalSlice(front.lsn, front.bytes)])
+        self._front = front
+        self._below = below
+
+    def run(self) -> bytes:
+        """Count the messages that begin in the front. Blocks on the disk; any thread. Raises StorageFailed."""
+        front, data = self._front, self._read.run()
+        at = messages = 0
+        while at < len(data) and messages < front.messages:
+            messages += 1
+            length: int = _LENGTH.unpack_from(data, at)[0] if len(data) - at >= _LENGTH.size else len(data)
+            if length < 0:
+                raise StorageFailed(f"the message at LSN {front.lsn + at} has {length} bytes")
+            at += HEADER_BYTES + length
+        self._below[front] = messages
+        return b""
+
+
+def _answer(count: Count, counted: Counted) -> bytes:
+    return encode_result(Status.SUCCESS, format_counted(counted), count.opaque)
