@@ -21,9 +21,9 @@ LAG_BYTES: Final = Family(
     "metaq_consumergroup_lag_bytes", MetricKind.GAUGE, "Not delivered of these; absent while one is unknown.", _TOPIC
 )
 LAG_MESSAGES: Final = Family(
-    "metaq_consumergroup_lag_messages_estimate",
+    "metaq_consumergroup_lag_messages",
     MetricKind.GAUGE,
-    "The bytes by the mean size of those delivered of the topic; absent as these, and before the first delivery.",
+    "The same in messages, as brokers count them once a second at most; absent as the bytes, and until they have.",
     _TOPIC,
 )
 LAG_SECONDS: Final = Family(
@@ -90,20 +90,13 @@ def samples(consumers: tuple[Consumer, ...]) -> Iterator[Sample]:
             size = [lag.bytes for lag in lags if lag.bytes is not None]
             seconds = [lag.seconds for lag in lags if lag.seconds is not None]
             yield Sample(PARTITIONS, len(lags), (group, topic))
-            behind = sum(size) if len(size) == len(lags) else None
-            yield Sample(LAG_BYTES, behind, (group, topic))
-            yield Sample(LAG_MESSAGES, _messages(behind, delivered.get(topic, Delivered())), (group, topic))
+            yield Sample(LAG_BYTES, sum(size) if len(size) == len(lags) else None, (group, topic))
+            messages = [lag.messages for lag in lags if lag.messages is not None]
+            yield Sample(LAG_MESSAGES, sum(messages) if len(messages) == len(lags) else None, (group, topic))
             yield Sample(LAG_SECONDS, max(seconds) if len(seconds) == len(lags) else None, (group, topic))
         for topic, total in delivered.items():
             yield Sample(MESSAGES, total.messages, (group, topic))
             yield Sample(BYTES, total.bytes, (group, topic))
-
-
-def _messages(behind: int | None, delivered: Delivered) -> float | None:
-    """Estimate how many messages *behind* bytes are: offsets count bytes, and nothing tells where messages begin."""
-    if not behind:
-        return behind
-    return behind * delivered.messages / delivered.bytes if delivered.bytes else None
 
 
 def _rebalances(consumer: Consumer) -> int:

@@ -40,7 +40,7 @@ class StoredExtent(NamedTuple):
     messages: int
 
 
-class Counted(NamedTuple):
+class RunsCounted(NamedTuple):
     """*messages* of the runs from one offset on that begin below *next_offset*; those in *before*, the front of the
     first run, lie below the offset."""
 
@@ -186,7 +186,7 @@ class PartitionIndex:
                 continue  # a gap, or what is in front of it
             yield StoredExtent(base, lsn, size, messages)
 
-    def count(self, offset: int) -> Counted:
+    def count(self, offset: int) -> RunsCounted:
         """Count the messages of the runs from the one that contains *offset* on, up to the end, or to where the next
         call has to go on; *offset* must be in [start, end)."""
         assert self.start <= offset < self.end
@@ -206,7 +206,7 @@ class PartitionIndex:
             tail = memoryview(self._tail)[(entry - filed) * ENTRY_BYTES :][: COUNTED_ENTRIES_MAX * ENTRY_BYTES]
             found, entry = found + messages_in(tail), entry + len(tail) // ENTRY_BYTES
             tail.release()  # a bytearray can't grow meanwhile
-        return Counted(found, self._offset(entry) if entry < len(self) else self.end, before)
+        return RunsCounted(found, self._offset(entry) if entry < len(self) else self.end, before)
 
     def nearest(self, offset: int) -> int:
         """Return where reading can begin near *offset*: the start of its run, or the nearer end (spec 4.9)."""

@@ -47,10 +47,10 @@ def groups(context: click.Context, zk: str, as_json: bool) -> None:
 def list_(zk: str, as_json: bool) -> None:
     """List the groups that ever consumed: members, partitions, those without an owner, and how far they are behind.
 
-    lag is in bytes of message frames, as offsets are, over all partitions; seconds is the age of the oldest message
-    that is not consumed. A partition without an offset in ZooKeeper counts with all that it holds, and in no_offset;
-    one whose lag nobody can tell (its broker does not answer, its offset is beyond the end or can't be read) only in
-    unknown, and then the exit status is 1.
+    lag is in bytes of message frames, as offsets are, over all partitions; messages is how many these are, missing
+    where a broker can't count them; seconds is the age of the oldest message that is not consumed. A partition without
+    an offset in ZooKeeper counts with all that it holds, and in no_offset; one whose lag nobody can tell (its broker
+    does not answer, its offset is beyond the end or can't be read) only in unknown, and then the exit status is 1.
 
     \b
       metaq groups list
@@ -68,8 +68,8 @@ def list_(zk: str, as_json: bool) -> None:
 def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_json: bool) -> None:
     """Show GROUP: per partition its owner, the group's offset, the end, and how far it is behind.
 
-    Offset, end and lag are in bytes of message frames; seconds is the age of the first message that is not consumed,
-    missing where it is no metaq broker's, whose message ids tell no time. --store looks at offsets that are kept
+    Offset, end and lag are in bytes of message frames; messages is how many are not consumed, seconds the age of the
+    first one; both are missing where it is no metaq broker's. --store looks at offsets that are kept
     elsewhere, as in `metaq groups reset`. state says what the lag is:
 
     \b
@@ -97,7 +97,7 @@ def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_j
         if store is not None:
             listing = _stored_elsewhere(client, listing, store)
         ends = ask_ends(client, [listing])
-        columns = ("group", "topic", "partition", "offset", "end", "lag", "seconds", "state", "owner")
+        columns = ("group", "topic", "partition", "offset", "end", "lag", "messages", "seconds", "state", "owner")
         rows = [partition_row(listing, progress, ends) for progress in listing.progress]
         empty = "its topics have no partitions: start a broker that offers them"
         print_rows(columns, rows, as_json=as_json, empty=empty)
@@ -112,7 +112,18 @@ def _list(zk: str, *, as_json: bool) -> None:
     with connected(zk) as client:
         listings = [with_all_partitions(client, listing) for listing in list_groups(client.session)]
         ends = ask_ends(client, listings)
-        columns = ("group", "members", "topics", "partitions", "unowned", "no_offset", "unknown", "lag", "seconds")
+        columns = (
+            "group",
+            "members",
+            "topics",
+            "partitions",
+            "unowned",
+            "no_offset",
+            "unknown",
+            "lag",
+            "messages",
+            "seconds",
+        )
         rows = [group_row(listing, ends) for listing in listings]
         print_rows(columns, rows, as_json=as_json, empty="no consumer group has read anything yet")
         _tell_faults(client, listings, ends)

@@ -88,7 +88,7 @@ async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) 
             for broker_id in ids
         )
     )
-    ends = Ends({}, frozenset(), frozenset(), {}, time.time_ns() // 1_000_000)
+    ends = Ends({}, frozenset(), frozenset(), {}, {}, time.time_ns() // 1_000_000)
     unknown: dict[int, str] = {}
     for broker_id, answer in zip(ids, answers, strict=True):
         if isinstance(answer, Unknown):
@@ -103,6 +103,7 @@ async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) 
             missing=ends.missing | one.missing,
             from_slaves=ends.from_slaves | one.from_slaves,
             put_ms={**ends.put_ms, **one.put_ms},
+            messages={**ends.messages, **one.messages},
         )
     return ends, unknown
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from meta_client.consumer.assignments import Assignments
 from meta_client.consumer.fetched_partition import FetchedPartition
 from meta_client.consumer.long_poll import LongPoll
+from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.position import Position, milliseconds, offset_of
 from meta_client.consumer.routing import Route, Routes, SlaveLacks, suggested_slave
 from meta_client.errors import NotConnected
@@ -126,6 +127,18 @@ class FetchClient:
         except MetaError:
             self._failed(request, route)
             raise
+
+    def count(self, request: FetchedPartition, batch: Batch) -> None:
+        """Have the messages behind *batch*, the newest of *request*, counted if somebody looks at the lag."""
+        after, log_end, route = batch.next_offset, request.log_end, request.route
+        if log_end is None or not request.backlog.received(batch.offset, after, len(batch), log_end) or route is None:
+            return
+        try:
+            connection = self._connections.get(route.url, CONNECT_TIMEOUT_S, patient=False)
+            if "count" in connection.capabilities(self._timeout_s).extensions:
+                request.backlog.ask(connection, after)
+        except MetaError as error:
+            _log.debug("not counted group=%s partition=%s/%s error=%s", self._group, *request.key, error)
 
     def _choose(self, request: FetchedPartition) -> Route:
         """Choose the route of *request*. Raises NotConnected."""

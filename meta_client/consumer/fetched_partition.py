@@ -5,10 +5,11 @@ while its last delivery continues.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from journal.records.state_table import IdentityEnum, walk
+from meta_client.consumer.backlog import Backlog
 from meta_client.consumer.delivery import Delivery
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.long_poll import LongPoll
@@ -80,6 +81,11 @@ class FetchedPartition(FetchRequest):
     route: Route | None = None  # of the last fetch
     suggested: int | None = None  # slave named by the last answer
     caught_up_at: float = 0.0  # when it last had everything, or was assigned; monotonic seconds
+    backlog: Backlog = field(init=False)
+
+    def __post_init__(self) -> None:
+        FetchRequest.__post_init__(self)  # super() knows no class with slots
+        self.backlog = Backlog(self.topic, self.partition.number)
 
     @property
     def epoch(self) -> int | None:

@@ -283,6 +283,7 @@ class Fetcher:
         request.shrink(len(body))
         batch, broken = decode_batch(request.topic, request.partition, request.offset, body)
         if batch is not None:
+            self._fetch_client.count(request, batch)
             self._deliver(request, batch, answer.log_end)
         elif broken is not None:
             # A repetition repairs bytes damaged on the way; damage on disk needs an operator. Skipping them would lose

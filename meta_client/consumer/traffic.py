@@ -1,4 +1,4 @@
-"""Lag and deliveries of a consumer, as its metrics show them. Pure."""
+"""Lag and deliveries of a consumer, as its metrics show them."""
 
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ class PartitionLag(NamedTuple):
 
     bytes: int | None
     seconds: float | None
+    messages: int | None = None  # once they were counted, of a broker that can
 
 
 class Delivered(NamedTuple):
@@ -27,4 +28,7 @@ def lag_of(request: FetchedPartition, now: float) -> PartitionLag:
         return PartitionLag(None, None)
     behind = max(request.log_end - request.offset, 0)
     has_everything = not behind and request.is_at_end and not request.has_error
-    return PartitionLag(behind, 0.0 if has_everything else max(now - request.caught_up_at, 0.0))
+    messages = request.backlog.look(request.offset)
+    return PartitionLag(
+        behind, 0.0 if has_everything else max(now - request.caught_up_at, 0.0), messages if behind else 0
+    )

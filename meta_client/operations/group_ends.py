@@ -39,10 +39,12 @@ def ask_ends(
     ]
     ranges = positions.ranges({(p.topic, p.partition) for listing in listings for p in listing.progress})
     from_slaves = frozenset(key for key in ranges if positions.is_slave(key[1]))
-    known = Ends(ranges, frozenset(positions.missing), from_slaves, {}, time.time_ns() // 1_000_000)
+    known = Ends(ranges, frozenset(positions.missing), from_slaves, {}, {}, time.time_ns() // 1_000_000)
     put_ms: dict[tuple[str, TopicPartition], int] = {}
+    messages: dict[tuple[str, TopicPartition], int] = {}
     for listing in listings:
         lags = {(p.topic, p.partition): lag_of(p, known) for p in listing.progress}
         behind = {key: lag.first for key, lag in lags.items() if lag.first is not None}
         put_ms |= {(listing.group, key): at for key, at in positions.put_times(behind).items()}
-    return replace(known, put_ms=put_ms)
+        messages |= {(listing.group, key): count for key, count in positions.messages(behind).items()}
+    return replace(known, put_ms=put_ms, messages=messages)

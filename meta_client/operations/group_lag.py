@@ -40,12 +40,14 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Brokers' answers. *put_ms*: put times of first unconsumed messages, in Unix milliseconds."""
+    """Brokers' answers. *put_ms*: put times of first unconsumed messages, in Unix milliseconds. *messages*: how many
+    are not consumed."""
 
     ranges: Mapping[TopicPartition, Range]
     missing: frozenset[TopicPartition]  # of `ranges`, as empty: partitions that their broker does not have
     from_slaves: frozenset[TopicPartition]  # of `ranges`: a slave's, which may end before its master's
     put_ms: Mapping[tuple[str, TopicPartition], int]
+    messages: Mapping[tuple[str, TopicPartition], int]
     now_ms: int
 
 
@@ -82,6 +84,7 @@ def partition_row(listing: GroupListing, progress: PartitionProgress, ends: Ends
         "offset": None if progress.stored is None else progress.stored.offset,
         "end": None if held is None else held.end,
         "lag": lag.bytes,
+        "messages": _messages(listing.group, key, lag, ends),
         "seconds": _seconds(listing.group, key, lag, ends),
         "state": lag.state.value,
         "owner": progress.owner,
@@ -92,6 +95,7 @@ def group_row(listing: GroupListing, ends: Ends) -> dict[str, object]:
     lags = [((it.topic, it.partition), lag_of(it, ends)) for it in listing.progress]
     unknown = sum(lag.state in FAULTS for _, lag in lags)
     known = sum(lag.bytes for _, lag in lags if lag.bytes is not None)
+    messages = [_messages(listing.group, key, lag, ends) for key, lag in lags]
     oldest = max(
         (age for key, lag in lags if (age := _seconds(listing.group, key, lag, ends)) is not None), default=None
     )
@@ -104,8 +108,14 @@ def group_row(listing: GroupListing, ends: Ends) -> dict[str, object]:
         "no_offset": sum(lag.state is LagState.NO_OFFSET for _, lag in lags),
         "unknown": unknown,
         "lag": known if known or not unknown else None,  # 0 only if it is known of every partition
+        "messages": None if None in messages else sum(filter(None, messages)),
         "seconds": oldest if oldest or not unknown else None,
     }
+
+
+def _messages(group: str, key: TopicPartition, lag: Lag, ends: Ends) -> int | None:
+    """Return how many messages are not consumed; None: unknown."""
+    return 0 if lag.bytes == 0 else ends.messages.get((group, key))
 
 
 def _seconds(group: str, key: TopicPartition, lag: Lag, ends: Ends) -> float | None:

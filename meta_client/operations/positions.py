@@ -3,6 +3,7 @@
 Partitions are asked about concurrently. Genuine brokers are asked with their own verbs; they have no times.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -19,11 +20,11 @@ from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.operations.placement import brokers_of
-from meta_client.protocol.answers import PartitionOffsets, parse_offset, parse_offset_range
+from meta_client.protocol.answers import PartitionOffsets, parse_counted, parse_offset, parse_offset_range
 from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.id_layout import time_ms_of
 from meta_client.protocol.messages import HEADER, HEADER_BYTES
-from meta_client.protocol.requests import OFFSET_END, Fetch, Get, OffsetQuery, Offsets, Request
+from meta_client.protocol.requests import OFFSET_END, Count, Fetch, Get, OffsetQuery, Offsets, Request
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition, TopicPartition
 
@@ -124,6 +125,42 @@ class Positions:
                 self._fell_silent(key, error)
         return moved
 
+    def messages(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return how many messages there are from each offset on. Partitions whose broker can't count, begin later by
+        now, or take longer than ANSWER_TIMEOUT_S, are missing."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        counts = dict.fromkeys(offsets, 0)
+        found: dict[TopicPartition, int] = {}
+        wanted = dict(offsets)
+        while wanted and time.monotonic() < deadline:
+            wanted = self._count(wanted, counts)
+            found |= {key: counts[key] for key in counts.keys() - wanted.keys() - found.keys()}
+        return found
+
+    def _count(
+        self, wanted: Mapping[TopicPartition, int], counts: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Add to *counts*, and remove those that nobody can tell; return the offsets to go on from."""
+        left: dict[TopicPartition, int] = {}
+        told: set[TopicPartition] = set()
+        for key, replies in self._asked(wanted, lambda connection, key: _count(connection, key, wanted[key])):
+            try:
+                for reply in replies:
+                    answer = wait_result(reply, ANSWER_TIMEOUT_S, f"count {_name(key)}").message
+                    start, after, end, messages = parse_counted(answer)
+                    if start == wanted[key]:
+                        told.add(key)
+                        counts[key] += messages
+                        if after < end:
+                            left[key] = after
+            except NotFound:
+                pass  # the topic was deleted meanwhile
+            except MetaError as error:
+                self._fell_silent(key, error)
+        for key in wanted.keys() - told:
+            del counts[key]
+        return left
+
     def tell_epochs(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
         """Announce new epochs of partitions to brokers, which then reject waiting fetches of former owners. Skips
         brokers without epochs."""
@@ -214,6 +251,12 @@ def _first_header(connection: Transport, key: TopicPartition, offset: int) -> Se
     if connection.capabilities(ANSWER_TIMEOUT_S).metaq_version is None:
         return []
     return [Get(key[0], GROUP, key[1].number, offset, HEADER_BYTES, next_opaque())]
+
+
+def _count(connection: Transport, key: TopicPartition, offset: int) -> Sequence[Request]:
+    if "count" not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
+        return []
+    return [Count(key[0], key[1].number, offset, next_opaque())]
 
 
 def _name(key: TopicPartition) -> str:

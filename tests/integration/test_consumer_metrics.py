@@ -7,9 +7,12 @@ from prometheus_client.registry import CollectorRegistry
 
 from meta_client import Batch, Client, ReceivedMessage, aio
 from meta_client.metrics import FAMILIES, ClientCollector
-from meta_client.protocol.messages import HEADER_BYTES
+from meta_client.protocol.checksum import crc31
+from meta_client.protocol.messages import HEADER_BYTES, encode_frame
+from meta_client.protocol.requests import MultiPut
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.scrape import wait_for
+from tests.fixtures.wire import WireClient
 from zk.embedded.chroot import Chroot
 
 GROUP = {"consumergroup": "billing"}
@@ -46,7 +49,7 @@ def test_lag_is_what_was_not_delivered(zookeeper: Chroot, broker: BrokerProcess)
             lag = wait_for(consumer.lag_bytes, lambda lags: None not in lags.values() and len(lags) == 4)
             assert sum(lag.values()) == 3 * (HEADER_BYTES + len(BODY)), "what the broker said before the last four"
             assert read("metaq_consumergroup_lag_bytes", ORDERS) == 3 * (HEADER_BYTES + len(BODY))
-            assert read("metaq_consumergroup_lag_messages_estimate", ORDERS) is None, "nothing says how long they are"
+            assert read("metaq_consumergroup_lag_messages", ORDERS) == 3
             assert read("metaq_consumergroup_partitions", ORDERS) == 4
             assert read("metaq_consumergroup_consumers", GROUP) == 1
             seconds = read("metaq_consumergroup_lag_seconds", ORDERS)
@@ -60,7 +63,7 @@ def test_lag_is_what_was_not_delivered(zookeeper: Chroot, broker: BrokerProcess)
             wait_for(lambda: read("metaq_consumergroup_lag_bytes", ORDERS), lambda lag: lag == 0)
             wait_for(lambda: read("metaq_consumergroup_lag_seconds", ORDERS), lambda seconds: seconds == 0)
             wait_for(lambda: read("metaq_consumergroup_messages_delivered_total", ORDERS), lambda count: count == 7)
-            assert read("metaq_consumergroup_lag_messages_estimate", ORDERS) == 0
+            assert read("metaq_consumergroup_lag_messages", ORDERS) == 0
             assert read("metaq_consumergroup_bytes_delivered_total", ORDERS) == 7 * (HEADER_BYTES + len(BODY))
             names = {family.name for family in registry.collect()}
             assert names == {family.name.removesuffix("_total") for family in FAMILIES}
@@ -78,34 +81,33 @@ def test_lag_is_what_was_not_delivered(zookeeper: Chroot, broker: BrokerProcess)
         assert {family.name for family in registry.collect()} == set()
 
 
-def test_messages_behind_are_estimated_by_the_size_of_those_delivered(zookeeper: Chroot, broker: BrokerProcess) -> None:
-    assert broker.is_running
+def test_messages_behind_are_counted_by_the_broker(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    """Of different lengths, in one batch of which a fetch takes a part."""
     may_return = threading.Event()
 
     def listen(message: ReceivedMessage) -> None:
-        assert message.payload == BODY or may_return.wait(60)
+        del message
+        assert may_return.wait(60)
 
     with Client(zookeeper.connect) as client, client.consumer("billing") as consumer:
         registry = CollectorRegistry()
         registry.register(ClientCollector(client))
-        producer = client.producer()
-        for _ in range(6):
-            producer.send("orders", BODY, partition="0-0")
-        consumer.subscribe("orders", on_message=listen)
+        consumer.subscribe("orders", on_message=listen, max_bytes=3000)
         consumer.start()
-        wait_for(lambda: registry.get_sample_value("metaq_consumergroup_messages_delivered_total", ORDERS), bool)
-        for _ in range(200):
-            producer.send("orders", BODY[::-1], partition="0-0")
 
-        def lag(unit: str) -> float:
-            return registry.get_sample_value(f"metaq_consumergroup_lag_{unit}", ORDERS) or 0.0
+        def lag(unit: str) -> float | None:
+            return registry.get_sample_value(f"metaq_consumergroup_lag_{unit}", ORDERS)
 
-        size = HEADER_BYTES + len(BODY)
-        found = wait_for(lambda: (lag("messages_estimate"), lag("bytes")), lambda it: it[0] and it[0] == it[1] / size)
-        assert 1 <= found[0] <= 200
+        wait_for(lambda: lag("bytes"), lambda now: now == 0)
+        assert lag("messages") == 0
+        frames = b"".join(encode_frame(0, 0, b"x" * number) for number in range(200))
+        with WireClient(broker.port) as wire:
+            assert wire.result(MultiPut("orders", 0, 200, crc31(frames), None, None, 1, frames)).is_success
+        assert wait_for(lambda: lag("messages"), bool) == 200
+        assert lag("bytes") == len(frames)
         may_return.set()
         wait_for(lambda: lag("bytes"), lambda now: now == 0)
-        assert lag("messages_estimate") == 0
+        assert lag("messages") == 0
 
 
 def test_a_client_for_tasks_shows_the_same(zookeeper: Chroot, broker: BrokerProcess) -> None:

@@ -99,8 +99,9 @@ def test_how_far_groups_are_behind(metaq: Metaq, broker: BrokerProcess, client: 
     assert 0 <= one["seconds"] <= time.monotonic() - before + 0.1
     assert one["seconds"] + 1 <= first["seconds"] < 60
     assert (first["group"], first["topics"], first["lag"]) == ("billing", "orders", 3 * FRAME)
-    assert [row["lag"] for row in rows(metaq("--json"))] == [FRAME, 3 * FRAME]
+    assert [(row["lag"], row["messages"]) for row in rows(metaq("--json"))] == [(FRAME, 1), (3 * FRAME, 3)]
     described = rows(metaq("describe", "billing", "--json"))
+    assert [row["messages"] for row in described] == [3, 0, 0, 0]
     shown = [(row["partition"], row["offset"], row["end"], row["lag"], row["owner"]) for row in described]
     assert shown == [
         ("0-0", FRAME, 4 * FRAME, 3 * FRAME, None),
@@ -126,10 +127,11 @@ def test_a_lag_is_never_0_where_it_is_not(metaq: Metaq, broker: BrokerProcess, c
         ("0-2", None, 0, 0, "no-offset"),
         ("0-3", None, 0, None, "malformed"),
     ]
+    assert [row["messages"] for row in rows(done)] == [3, None, 0, None]
     assert f"orders/0-1: offset {5 * FRAME} is beyond the end, {2 * FRAME}: messages were lost" in done.stderr
     assert "orders/0-3: its offset node can't be read" in done.stderr
     (row,) = rows(metaq("--json", status=1))
-    assert (row["no_offset"], row["unknown"], row["lag"]) == (2, 2, 3 * FRAME)
+    assert (row["no_offset"], row["unknown"], row["lag"], row["messages"]) == (2, 2, 3 * FRAME, None)
     assert 0 <= row["seconds"] < 60
     store(client, "idle", {A: 3 * FRAME})
     (_, idle) = rows(metaq("--json", status=1))

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from pathlib import Path
 
 from starlette.testclient import TestClient
@@ -23,6 +24,7 @@ def test_lag_owners_and_hostile_names(browser: TestClient) -> None:
     group = html.unescape(browser.get("/groups/billing").text)
     assert f"{SCRIPT}-owner" in group
     assert "no-offset" in group
+    assert re.search(r"<dt>messages</dt><dd>[1-9][0-9]*</dd>", group)
     assert "nobody" in group
     hostile = browser.get(path("groups", SCRIPT))
     assert (hostile.status_code, SCRIPT in hostile.text) == (200, False)

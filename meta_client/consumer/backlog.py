@@ -1,0 +1,75 @@
+"""Number of messages of a partition that are not delivered: offsets count bytes, so that its broker has to count.
+
+A batch that ends where the log does is all there is. Behind any other, the broker is asked, while somebody looks.
+"""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from meta_client.net.calls import wait_result
+from meta_client.net.opaques import next_opaque
+from meta_client.net.pending_reply import PendingReply
+from meta_client.net.transport import Transport
+from meta_client.protocol.answers import parse_counted
+from meta_client.protocol.errors import MetaError
+from meta_client.protocol.requests import Count
+
+COUNT_S: Final = 1.0  # between two counts of a partition
+LOOKED_AT_S: Final = 120.0  # after a look, the next one is expected for so long: scrapes come each minute or sooner
+
+
+@dataclass(slots=True, eq=False)
+class Backlog:
+    """Messages of one partition that are not delivered. A runner calls it, and the thread that reads answers; any
+    thread may `look`."""
+
+    topic: str
+    number: int
+    _behind: tuple[int, int] = (-1, 0)  # an offset, and how many messages begin there or after it
+    _batch: tuple[int, int, int] = (-1, -1, 0)  # offset, next offset and messages of the newest batch
+    _asked_at: float = -COUNT_S
+    _looked_at: float = -LOOKED_AT_S
+
+    def look(self, offset: int) -> int | None:
+        """Return how many messages there are from *offset* on, where the partition continues; None: unknown."""
+        self._looked_at = time.monotonic()
+        (behind, messages), (start, after, size) = self._behind, self._batch
+        if behind == offset:
+            return messages
+        return size + messages if (start, after) == (offset, behind) else None
+
+    def received(self, offset: int, after: int, messages: int, log_end: int) -> bool:
+        """Record a batch of the messages [*offset*, *after*); True: the caller should `ask`."""
+        now, (behind, before) = time.monotonic(), self._behind
+        self._batch = offset, after, messages
+        if after >= log_end:
+            self._behind = after, 0
+        elif now < self._asked_at + COUNT_S or now > self._looked_at + LOOKED_AT_S:
+            if behind == offset and before > messages:
+                self._behind = after, before - messages  # and those that came since
+        else:
+            self._asked_at = now
+            return True
+        return False
+
+    def ask(self, connection: Transport, offset: int) -> None:
+        """Have the broker count from *offset* on, without waiting for it."""
+        self._ask(connection, offset, offset, 0)
+
+    def _ask(self, connection: Transport, offset: int, at: int, messages: int) -> None:
+        request = Count(self.topic, self.number, at, next_opaque())
+        connection.submit(request, partial(self._answered, connection, offset, at, messages))
+
+    def _answered(self, connection: Transport, offset: int, at: int, messages: int, reply: PendingReply) -> None:
+        try:
+            start, after, end, more = parse_counted(wait_result(reply, 0, f"count {self.topic}").message)
+            if start != at:
+                return  # retention took some: the next fetch tells
+            if after < end:
+                self._ask(connection, offset, after, messages + more)
+            else:
+                self._behind = offset, messages + more
+        except MetaError:
+            return  # unknown: a broker that can't answer this is asked for messages, too, and that is logged
