@@ -20,6 +20,7 @@ EXTENSIONS = (
     "replicate",
     "ledger",
     "count",
+    "reset",
 )
 VERSION_TEXT = version_text(PRODUCT_VERSION, EXTENSIONS)
 _VERSION_TEXT_WITH_LOGINS = version_text(PRODUCT_VERSION, (*EXTENSIONS, "auth"))

@@ -19,6 +19,7 @@ from meta_client.protocol.requests import (
     Put,
     Quit,
     Replicate,
+    ResetGroup,
     Stats,
     Sync,
     TakeCheckpoint,
@@ -60,7 +61,7 @@ def _branch(key: XaKey) -> Needs:
     return (Need((Right.DECIDE,), key.qualifier),)
 
 
-def _read(request: Get | Fetch | OffsetQuery) -> Needs:
+def _read(request: Get | Fetch | OffsetQuery | ResetGroup) -> Needs:
     return Need((Right.CONSUME,), request.topic), Need((Right.GROUPS,), request.group)
 
 
@@ -99,6 +100,7 @@ NEEDS: Final[Mapping[type, Callable[[Any], Needs]]] = {
     Offsets: _topic_read,
     Find: _topic_read,
     Count: _topic_read,
+    ResetGroup: _read,
     TransactionCommand: _transaction,
     TopicCommand: _topic,
     BranchCommand: _by_hand,

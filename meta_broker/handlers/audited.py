@@ -8,6 +8,7 @@ from meta_client.logs.audit import audit
 from meta_client.protocol.requests import (
     BranchCommand,
     BranchVerb,
+    ResetGroup,
     Stats,
     TakeCheckpoint,
     TopicCommand,
@@ -26,6 +27,9 @@ def action_of(request: Any) -> tuple[str, dict[str, object]] | None:
             return f"branch-{verb}", {"key": key, "who": who, "why": why, "evidence": evidence or None}
         case TransactionCommand(key, verb=TransactionVerb.FORGET):
             return "branch-forget", {"key": key}
+        case ResetGroup(topic, group, partition, before, after):
+            facts = {"group": group, "topic": topic, "partition": partition, "before": before, "after": after}
+            return "group-reset", facts | {"before": before if before >= 0 else None}
         case TakeCheckpoint():
             return "checkpoint", {}
         case Stats("reset" | "config" as item):
@@ -33,7 +37,7 @@ def action_of(request: Any) -> tuple[str, dict[str, object]] | None:
     return None
 
 
-AUDITED = frozenset({TopicCommand, BranchCommand, TakeCheckpoint, Stats})  # FORGET: in its own handler
+AUDITED = frozenset({TopicCommand, BranchCommand, ResetGroup, TakeCheckpoint, Stats})  # FORGET: in its own handler
 
 
 def audited(handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], None]:

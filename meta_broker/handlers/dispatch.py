@@ -42,6 +42,7 @@ from meta_client.protocol.requests import (
     Quit,
     Replicate,
     Request,
+    ResetGroup,
     Stats,
     Sync,
     TakeCheckpoint,
@@ -112,6 +113,7 @@ class Dispatcher:
             Offsets: get.handle_offsets,
             Find: self._find.handle,
             Count: CountHandler(context, self._reading).handle,
+            ResetGroup: _reset,
             TakeCheckpoint: CheckpointHandler(context).handle,
             Stats: _one_a_turn(StatsHandler(context).handle),
             Version: self._version,
@@ -232,6 +234,10 @@ class Dispatcher:
             return
         tell("replicate", peer, "done")
         self.peer_closed(peer)  # ends the branches and waits it began as a client
+
+
+def _reset(request: ResetGroup, peer: Peer) -> None:
+    peer.send(encode_result(Status.SUCCESS, b"", request.opaque))  # it is in the audit log: the offset is ZooKeeper's
 
 
 def _sync(request: Sync, peer: Peer) -> None:

@@ -24,7 +24,7 @@ from meta_client.protocol.answers import PartitionOffsets, parse_counted, parse_
 from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.id_layout import time_ms_of
 from meta_client.protocol.messages import HEADER, HEADER_BYTES
-from meta_client.protocol.requests import OFFSET_END, Count, Fetch, Get, OffsetQuery, Offsets, Request
+from meta_client.protocol.requests import OFFSET_END, Count, Fetch, Get, OffsetQuery, Offsets, Request, ResetGroup
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition, TopicPartition
 
@@ -160,6 +160,20 @@ class Positions:
         for key in wanted.keys() - told:
             del counts[key]
         return left
+
+    def tell_reset(self, group: str, offsets: Mapping[TopicPartition, tuple[int | None, int]]) -> None:
+        """Have brokers put into their audit log that the group's stored offsets are set, from each first to its second.
+        Skips brokers that keep no record of it. Raises MetaError if one refuses, or does not answer."""
+
+        def request(connection: Transport, key: TopicPartition) -> Sequence[Request]:
+            if "reset" not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
+                return []
+            before, after = offsets[key]
+            return [ResetGroup(key[0], group, key[1].number, -1 if before is None else before, after, next_opaque())]
+
+        for key, replies in self._asked(offsets, request):
+            for reply in replies:
+                wait_result(reply, ANSWER_TIMEOUT_S, f"reset of group {group} at {_name(key)}, for the audit log")
 
     def tell_epochs(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
         """Announce new epochs of partitions to brokers, which then reject waiting fetches of former owners. Skips

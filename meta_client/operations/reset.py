@@ -50,6 +50,9 @@ def run_reset(
         before = {key: _stored(offsets, key) for key in keys}
         positions = Positions(client)
         moves = plan_reset(client, positions, target, before, _listed(client, target, keys))
+        if members is not None:  # before it is done: without a line it is not
+            told = {it.key: (it.before, it.after) for it in moves if it.after is not None and it.after != it.before}
+            positions.tell_reset(group, told)
         if is_held:
             offsets.commit(_entries(moves, claims))
         elif is_forced:

@@ -32,6 +32,7 @@ from meta_client.protocol.requests import (
     Quit,
     Replicate,
     Request,
+    ResetGroup,
     Stats,
     Sync,
     TakeCheckpoint,
@@ -78,6 +79,9 @@ def encode_request(request: Request) -> tuple[bytes, Body]:
             line = b"offsets %b %d %d %d\r\n" % (_token(topic), _int32(partition), _int64(time_ms), _int32(opaque))
         case Count(topic, partition, offset, opaque):
             line = b"count %b %d %d %d\r\n" % (_token(topic), _int32(partition), _int64(offset), _int32(opaque))
+        case ResetGroup(topic, group, partition, before, after, opaque):
+            numbers = b"%d %d %d %d" % (_int32(partition), _int64(before), _int64(after), _int32(opaque))
+            line = b"reset %b %b %b\r\n" % (_token(topic), _token(group), numbers)
         case Find():
             line = _find(request)
         case TakeCheckpoint(opaque):

@@ -33,6 +33,7 @@ from meta_client.protocol.requests import (
     Quit,
     Replicate,
     Request,
+    ResetGroup,
     Stats,
     Sync,
     TakeCheckpoint,
@@ -175,6 +176,13 @@ def _count(tokens: list[bytes]) -> tuple[Request, int]:
     return Count(tokens[1].decode(), int32(tokens[2]), int64(tokens[3]), int32(tokens[4])), 0
 
 
+def _reset(tokens: list[bytes]) -> tuple[Request, int]:
+    if len(tokens) != 7:
+        raise ValueError(f"reset has 7 tokens, not {len(tokens)}")
+    topic, group, partition = tokens[1].decode(), tokens[2].decode(), int32(tokens[3])
+    return ResetGroup(topic, group, partition, int64(tokens[4]), int64(tokens[5]), int32(tokens[6])), 0
+
+
 def _wanted(token: bytes) -> bytes | int:
     kind, _, value = token.partition(b"=")
     match kind:
@@ -300,6 +308,7 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"offsets": _offsets,
     b"find": _find,
     b"count": _count,
+    b"reset": _reset,
     b"checkpoint": _checkpoint,
     b"transaction": _transaction,
     b"version": _version,

@@ -133,6 +133,20 @@ class Count(msgspec.Struct, frozen=True):
     opaque: int
 
 
+class ResetGroup(msgspec.Struct, frozen=True):
+    """Tell a broker, for its audit log, that an operator sets a group's stored offset to *after*. Extension `reset`.
+
+    *before*: the offset that was stored; -1: none.
+    """
+
+    topic: str
+    group: str
+    partition: int
+    before: int
+    after: int
+    opaque: int
+
+
 class TakeCheckpoint(msgspec.Struct, frozen=True):
     """Write a checkpoint now. Extension `checkpoint`."""
 
@@ -270,6 +284,7 @@ Request = (
     | Offsets
     | Find
     | Count
+    | ResetGroup
     | Stats
     | Version
     | Quit

@@ -28,6 +28,7 @@ from meta_client.protocol.requests import (
     Get,
     Put,
     Replicate,
+    ResetGroup,
     Stats,
     TakeCheckpoint,
     TopicCommand,
@@ -222,6 +223,22 @@ def test_operators_actions_are_in_the_audit_log_with_what_came_of_them(served: t
     ]
     assert [line for line in lines if line in wanted] == wanted
     assert not [line for line in lines if "show" in line]
+
+
+def test_resets_of_groups_are_in_the_audit_log_and_refused_without_rights(served: tuple[BrokerProcess, str]) -> None:
+    broker = served[0]
+    with logged_in(broker.port, "reader") as reader, logged_in(broker.port, "shop") as shop:
+        assert reader.result(ResetGroup("orders", "billing", 1, -1, 50, 1)).is_success
+        assert reader.result(ResetGroup("orders", "audit", 1, 0, 50, 1)).status == 405
+        assert shop.result(ResetGroup("orders", "billing", 1, 0, 50, 1)).status == 405
+    lines = [re.sub(r":\d+", "", line) for line in audit_lines(broker) if "group-reset" in line]
+    by, of = "principal=reader conn=127.0.0.1", "topic=orders partition=1"
+    assert lines == [
+        f"action=group-reset outcome=done {by} group=billing {of} after=50",
+        f'action=group-reset outcome=denied {by} needs="groups audit" group=audit {of} before=0 after=50',
+        f'action=group-reset outcome=denied {by.replace("reader", "shop")} needs="consume orders" '
+        f"group=billing {of} before=0 after=50",
+    ]
 
 
 def test_denials_of_made_up_names_fill_neither_memory_nor_the_audit_log(served: tuple[BrokerProcess, str]) -> None:

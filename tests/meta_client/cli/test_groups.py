@@ -166,7 +166,11 @@ def test_a_reset_shows_before_and_after_and_acts_when_told(metaq: Metaq, broker:
     assert done.stdout.splitlines()[0].split() == ["group", "topic", "partition", "before", "after", "change", "done"]
     assert done.stderr == "nothing was changed: say --yes to do it\n"
     assert stored(client, "billing") == 3 * FRAME
+    assert "group-reset" not in broker.log
     assert [row["done"] for row in rows(metaq(*words, "--yes", "--json"))] == [True, True]
+    (line,) = (line for line in broker.log.splitlines() if "group-reset" in line)
+    assert "metaq.audit audit action=group-reset outcome=done principal=- conn=127.0.0.1:" in line
+    assert line.endswith(f" group=billing topic=orders partition=0 before={3 * FRAME} after={2 * FRAME}")
     assert (stored(client, "billing"), stored(client, "billing", B)) == (2 * FRAME, FRAME)
     assert {row["owner"] for row in rows(metaq("describe", "billing", "--json"))} == {None}
 

@@ -27,6 +27,7 @@ from meta_client.protocol.requests import (
     Quit,
     Replicate,
     Request,
+    ResetGroup,
     Stats,
     Sync,
     TakeCheckpoint,
@@ -65,6 +66,7 @@ requests: st.SearchStrategy[Request] = st.one_of(
         Fetch, names, names, int32s, int64s, int32s, int32s, int32s, int32s, st.none() | st.integers(0, 2**63 - 1)
     ),
     st.builds(OffsetQuery, names, names, int32s, int64s, int32s),
+    st.builds(ResetGroup, names, names, int32s, int64s, int64s, int32s),
     st.builds(Count, names, int32s, int64s, int32s),
     st.builds(Offsets, names, int32s, int64s, int32s),
     st.builds(Find, names, int32s, int64s, st.integers(1, 256), parts | int64s, int32s),
