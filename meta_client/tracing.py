@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from journal.records.xid import XaKey
+    from journal.records.xid import BranchKey, XaKey
     from meta_client.consumer.messages.received_message import ReceivedMessage
     from meta_client.coordinator.steps import TwoPhaseStep
     from meta_client.transactions.steps import CommitStep
@@ -45,6 +45,11 @@ class Hooks(Protocol):
 
     def recovering(self, xid: "XaKey", traceparent: str | None) -> AbstractContextManager[object]:
         """Span around the end of a branch that its own process left. *traceparent*: of its first message."""
+
+    def stored(
+        self, name: str, traceparent: str, began_ns: int, broker_id: int, topic: str | None, key: "BranchKey | None"
+    ) -> None:
+        """A broker has stored what was sent with *traceparent*, and tells it now."""
 
 
 class Tracing:

@@ -75,6 +75,13 @@ def broker_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Brokers to run and supervise, one a core: ids, ports and admin ports count up from those given, and each has "
     "the directory DATA/broker-ID.",
 )
+@click.option(
+    "--traces",
+    envvar="METAQ_TRACES",
+    show_envvar=True,
+    metavar="EXPORTER",
+    help="Export OpenTelemetry spans of what traced clients store: console, otlp_proto_http or another installed one.",
+)
 @click.option("--stop-at-eof", is_flag=True, help="Stop when standard input ends, as it does when a supervisor dies.")
 @broker_options
 @click.pass_context
@@ -86,6 +93,7 @@ def broker(
     slave_id: int | None,
     master: str | None,
     processes: int,
+    traces: str | None,
     stop_at_eof: bool,
     port: int,
     zk: str | None,
@@ -133,7 +141,12 @@ def broker(
         sys.exit(Supervisor(commands).run())
     if stop_at_eof:
         threading.Thread(target=_stop_at_eof, name="standard input", daemon=True).start()
-    serve(config)
+    with contextlib.ExitStack() as stack:
+        if traces is not None:
+            from meta_client.otel.exporting import exporting  # imported on first use
+
+            stack.enter_context(exporting(traces))
+        serve(config)
 
 
 def _command(context: click.Context, config: BrokerConfig) -> list[str]:

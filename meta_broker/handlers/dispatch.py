@@ -22,6 +22,7 @@ from meta_broker.handlers.put import PutHandler
 from meta_broker.handlers.slave_writes import SlaveWrites
 from meta_broker.handlers.stats import StatsHandler
 from meta_broker.handlers.topic import TopicHandler
+from meta_broker.handlers.traced import TRACED, WriteTraces
 from meta_broker.handlers.transaction import TransactionHandler
 from meta_broker.handlers.writes import Write, WriteReplies
 from meta_broker.replication.replica.receiver import ReplicaReceiver
@@ -51,6 +52,7 @@ from meta_client.protocol.requests import (
     Version,
 )
 from meta_client.protocol.status import Status
+from meta_client.tracing import TRACING
 
 Handled = Request | Dropped | WaitingFetch
 Handler = Callable[[Any, Peer], None]
@@ -141,7 +143,10 @@ class Dispatcher:
         return handlers
 
     def _guarded(self, handlers: dict[type[Handled], Handler]) -> dict[type[Handled], Handler]:
-        """Return *handlers* behind the audit log, and behind the gate if there is one."""
+        """Return *handlers* behind spans if traced, the audit log, and the gate if there is one."""
+        if (hooks := TRACING.hooks) is not None and self.context.slave is None:
+            traces = WriteTraces(self.context, hooks)
+            handlers |= {kind: traces.wrap(handlers[kind]) for kind in TRACED}
         told = {kind: audited(handle) if kind in AUDITED else handle for kind, handle in handlers.items()}
         if (gate := self.gate) is None:
             return told

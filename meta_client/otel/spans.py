@@ -24,7 +24,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
-from journal.records.xid import XaKey
+from journal.records.xid import BranchKey, XaKey
 from meta_client.consumer.listener_exit import is_coroutine_function
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
@@ -133,6 +133,19 @@ class OpenTelemetryHooks:
         attributes = SYSTEM | {"messaging.operation.name": "recover", GTRID: gtrid_of(xid), XID: str(xid)}
         with self._tracer.start_as_current_span("recover", within, SpanKind.CLIENT, attributes):
             yield
+
+    def stored(
+        self, name: str, traceparent: str, began_ns: int, broker_id: int, topic: str | None, key: BranchKey | None
+    ) -> None:
+        attributes: dict[str, AttributeValue] = {**SYSTEM, "messaging.metaq.broker.id": broker_id}
+        if topic is not None:
+            attributes["messaging.destination.name"] = topic
+        if isinstance(key, XaKey):
+            attributes |= {GTRID: gtrid_of(key), XID: str(key)}
+        parent = remote(traceparent)
+        assert parent is not None
+        within = set_span_in_context(NonRecordingSpan(parent))
+        self._tracer.start_span(name, within, SpanKind.SERVER, attributes, start_time=began_ns).end()
 
 
 class OpenTelemetryTransaction:

@@ -1,6 +1,7 @@
 """One trace from an HTTP request through database and broker to the consumer; a crash's recovery joins it."""
 
 import asyncio
+import re
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ from meta_client.coordinator import Coordinator
 from meta_client.errors import NoPartition
 from meta_client.otel import disable_tracing, enable_tracing
 from meta_client.protocol.errors import XaError
-from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.forked import run_metaq, start_module
 from tests.fixtures.scrape import wait_for
 from tests.meta_client.transactions.conftest import World, do
@@ -358,3 +359,33 @@ def test_the_resolvers_command_exports_what_it_ends(world: World) -> None:
     assert done.returncode == 0, done
     assert '"name": "recover"' in done.stdout
     assert f'"trace_id": "0x{trace}"' in done.stdout
+
+
+def test_a_broker_told_to_exports_what_traced_clients_store(
+    zookeeper: Chroot, tmp_path: Path, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the message's `send`: batches, a branch and its end; messages without a sampled context make none."""
+    monkeypatch.setenv("METAQ_TRACES", "console")
+    with running_broker(tmp_path / "data", zookeeper.connect) as broker, Client(zookeeper.connect) as client:
+        producer = client.producer()
+        for number in range(3):
+            producer.send_async("orders", b"%d" % number, partition="0-0").result(60)
+        branch, xid = client.producer("traced"), Xid.of("stored", "mq")
+        branch.tpc_begin(xid, ["orders"])
+        branch.send("orders", b"in a branch")
+        branch.tpc_prepare()
+        branch.tpc_commit(xid)
+        disable_tracing()
+        producer.send("orders", b"untraced")
+        assert broker.stop() == 0
+        log = broker.log
+    sent = [span for span in spans.all() if span.name == "send orders"]
+    assert len(sent) == 4
+    fields = r'"name": "([^"]*)".*?"trace_id": "0x([0-9a-f]*)".*?"parent_id": "0x([0-9a-f]*)"'
+    exported = re.findall(fields, log, re.DOTALL)
+    stored = [(trace, parent) for name, trace, parent in exported if name == "store orders"]
+    assert stored == [(trace_of(span), f"{id_of(span):016x}") for span in sent]
+    assert [(name, trace) for name, trace, _ in exported if name != "store orders"] == [
+        ("prepare", trace_of(sent[-1])),
+        ("commit", trace_of(sent[-1])),
+    ]
