@@ -6,6 +6,7 @@ were decoded or refused: behind a refusal nothing more of a connection is read.
 
 import os
 import struct
+import time
 from random import Random
 
 from journal.checksum import crc32
@@ -15,6 +16,9 @@ from tests.fuzz.streams import damage
 
 INPUTS = int(os.environ.get("METAQ_FUZZ_INPUTS", "200000"))
 SEED = int(os.environ.get("METAQ_FUZZ_SEED", "0")) or Random().randrange(1, 2**32)
+
+PROGRESS_S = 10.0
+_told_at = time.monotonic()
 
 HANDSHAKE = encode(Handshake(version=1, cluster="metaq", broker_id=0, slave_id=9, epoch_history=(), start=0, end=0))
 FRAMES = [
@@ -52,6 +56,15 @@ HTTP = [
 def wanted(share: float) -> int:
     """Return how many inputs make *share* of all."""
     return max(20, round(INPUTS * share))
+
+
+def is_left(what: str, count: int, share: float) -> bool:
+    """Return whether *count* inputs are less than *share* of all; every PROGRESS_S seconds, print how far that is."""
+    global _told_at
+    if (now := time.monotonic()) - _told_at >= PROGRESS_S:
+        _told_at = now
+        print(f"  {what}: {count} of {wanted(share)} inputs, METAQ_FUZZ_SEED={SEED}", flush=True)
+    return count < wanted(share)
 
 
 def damaged(random: Random, inputs: list[bytes], most: int = 3) -> bytes:

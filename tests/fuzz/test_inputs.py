@@ -27,7 +27,7 @@ from tests.fixtures.forked import run_metaq
 from tests.fixtures.peers import MIB, anonymous_bytes, wait_until_alone
 from tests.fixtures.scrape import admin_url, health
 from tests.fixtures.wire import WireClient
-from tests.fuzz.inputs import HANDSHAKE, HTTP, INPUTS, NODES, SEED, damaged, frame, wanted
+from tests.fuzz.inputs import HANDSHAKE, HTTP, INPUTS, NODES, SEED, damaged, frame, is_left, wanted
 from tests.fuzz.streams import REQUESTS, RESPONSES, stream
 from tests.meta_broker.net.test_flood import OTHERS_S, cpu_s
 from tests.meta_broker.net.test_fuzz import stream as sensible_stream
@@ -77,7 +77,7 @@ def decoded(data: bytes, decoder: RequestDecoder | ResponseDecoder) -> tuple[int
 @pytest.mark.parametrize(("decoder", "vectors"), [(RequestDecoder, REQUESTS), (ResponseDecoder, RESPONSES)])
 def test_decoders(decoder: type[RequestDecoder] | type[ResponseDecoder], vectors: list[bytes]) -> None:
     count, seed = 0, SEED
-    while count < wanted(CODEC):
+    while is_left(decoder.__name__, count, CODEC):
         data = stream(Random(seed), vectors)
         with seeded(decoder.__name__, seed, data):
             count += max(1, decoded(data, decoder())[0])
@@ -88,7 +88,7 @@ def test_decoders(decoder: type[RequestDecoder] | type[ResponseDecoder], vectors
 def test_frames_of_links() -> None:
     count = refused = 0
     seed = SEED
-    while count < wanted(LINK_CODEC):
+    while is_left("frames", count, LINK_CODEC):
         random = Random(seed)
         decoder, data = LinkDecoder(Handshake, FlushAck, Heartbeat), frame(random)
         with seeded("link", seed, data):
@@ -119,7 +119,7 @@ DECODERS: list[Callable[[str, bytes], object]] = [
 def test_data_of_nodes() -> None:
     count = refused = 0
     seed = SEED
-    while count < wanted(NODE_CODEC):
+    while is_left("data of nodes", count, NODE_CODEC):
         random = Random(seed)
         data = damaged(random, NODES)
         for decode in random.sample(DECODERS, 4):
@@ -229,7 +229,7 @@ def test_requests_on_the_wire(broker: BrokerProcess) -> None:
     has_logins = "[access]" in broker.config_path.read_text()
     what = f"wire {'with logins' if has_logins else 'open'}"
     with watched(broker, lambda: f"{what}: {count} inputs"), ThreadPoolExecutor(TOGETHER) as together:
-        while count < wanted(WIRE):
+        while is_left(what, count, WIRE):
             seeds = range(seed, seed + 4 * TOGETHER)
             count += sum(together.map(lambda each: _converse(broker, has_logins, each), seeds))
             seed = seeds.stop
@@ -280,7 +280,7 @@ def _read_until(peer: socket.socket, ending: bytes) -> None:
 def test_frames_on_links(broker: BrokerProcess) -> None:
     count, seed, growth = 0, SEED, Growth(broker.pid)
     with watched(broker, lambda: f"links: {count} inputs"):
-        while count < wanted(LINK):
+        while is_left("links", count, LINK):
             random = Random(seed)
             frames = [HANDSHAKE] * (random.random() < 0.7) + [frame(random) for _ in range(20)]
             decoder, said = LinkDecoder(Handshake, FlushAck), b""
@@ -309,7 +309,7 @@ def test_requests_of_admin_ports(broker: BrokerProcess) -> None:
     count, seed, growth, url = 0, SEED, Growth(broker.pid), admin_url(broker)
     port = int(url.rpartition(":")[2])
     with watched(broker, lambda: f"admin port: {count} inputs"):
-        while count < wanted(ADMIN):
+        while is_left("admin port", count, ADMIN):
             data = damaged(Random(seed), HTTP, 4)
             with seeded("admin", seed, data), socket.create_connection(("127.0.0.1", port), PATIENCE_S) as peer:
                 with contextlib.suppress(ConnectionError):
@@ -344,7 +344,7 @@ def test_nodes_in_zookeeper(tmp_path: Path, zookeeper: Chroot) -> None:
         Client(zookeeper.connect) as client,
     ):
         producer = client.producer()
-        while count < wanted(NODE):
+        while is_left("nodes in ZooKeeper", count, NODE):
             random = Random(seed)
             path, data = random.choice(paths), damaged(random, NODES)
             with seeded("ZooKeeper", seed, (path, data)):
