@@ -30,7 +30,7 @@ class BatchName(NamedTuple):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether what fails may be run again under this name."""
+        """True if what fails may be run again under this name."""
         return not self.query.startswith("~")
 
     @property

@@ -143,13 +143,15 @@ class Fetcher:
                 if isinstance(item, FetchedPartition):
                     item.last_error = text_of(error)
                     item.found_nothing(is_at_end=False)
-                    self.assignments.end_round(item)
-                self._queue.put(item, item.backoff_s if isinstance(item, FetchedPartition) else SWEEP_S)
+                self._give_back(item, SWEEP_S if isinstance(item, _Sweep) else item.backoff_s)
             except BaseException:
-                if isinstance(item, FetchedPartition):
-                    self.assignments.end_round(item)
-                self._queue.put(item, 0)  # for another runner: this one ends
+                self._give_back(item, 0)  # for another runner: this one ends
                 raise
+
+    def _give_back(self, item: "FetchedPartition | _Sweep", after_s: float) -> None:
+        if isinstance(item, FetchedPartition):
+            self.assignments.end_round(item)
+        self._queue.put(item, after_s)
 
     def _attend(self, item: "FetchedPartition | _Sweep") -> None:
         if isinstance(item, _Sweep):
@@ -159,11 +161,10 @@ class Fetcher:
         while self.assignments.begin_round(item):
             if self._serve(item):
                 return
-            self.assignments.end_round(item)
             if not item.is_at_end or item.backoff_s:
-                self._queue.put(item, item.backoff_s)
+                self._give_back(item, item.backoff_s)
                 return
-            # Starting the long poll does not block.
+            self.assignments.end_round(item)  # starting the long poll does not block
 
     def _go_on(self, request: FetchedPartition) -> None:
         self._queue.put(request, 0)
@@ -309,8 +310,7 @@ class Fetcher:
                 self.on_returned()
         if not is_current_delivery:
             return
-        taken = len(batch) if outcome.failure is None else _count_before(batch, outcome.next_offset)
-        self.assignments.count_delivered(batch.topic, taken, outcome.next_offset - batch.offset)
+        self.assignments.count_delivered(batch.topic, outcome.taken_of(batch), outcome.next_offset - batch.offset)
         if outcome.failure is None:
             request.delivered(outcome.next_offset, log_end)
         else:
@@ -318,9 +318,8 @@ class Fetcher:
 
     def _on_failure(self, request: FetchedPartition, offset: int, failure: DeliveryFailure) -> None:
         request.failed(offset, failure.backoff_s_min)
-        request.last_error = (
-            f"its listener raises {text_of(failure.error)} at offset {offset}, attempt {failure.attempt}"
-        )
+        raised = text_of(failure.error)
+        request.last_error = f"its listener raises {raised} at offset {offset}, attempt {failure.attempt}"
         if failure.stops:
             self.assignments.stop(request)
             _log.error(
@@ -347,8 +346,3 @@ class Fetcher:
                 self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=True))
                 request.is_moved_back = True
                 self.on_reset()
-
-
-def _count_before(batch: Batch, offset: int) -> int:
-    """Return how many messages end at *offset* or before."""
-    return sum(message.next_offset <= offset for message in batch.messages)
