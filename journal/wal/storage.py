@@ -134,6 +134,8 @@ class DirectoryStorage:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
+            except OSError:
+                return False  # a file system without locks, which nobody can hold
             finally:
                 os.close(fd)
         return False
