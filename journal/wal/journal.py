@@ -75,9 +75,11 @@ class RecordAppender(LogWriter[_Item]):
             lsn = self.end
             if lsn + size > self._segment_end:
                 lsn = self._next_segment(time_ms)
-            self.end = Lsn(lsn + size)
+            end, item = Lsn(lsn + size), _Item(record_type, meta, body, body_bytes, lsn, time_ms)
+            # No call in between: after one a ^C may be raised, and would leave LSNs without a record for good.
+            self.end = end
             self.queued_bytes += size
-            self._queue.append(_Item(record_type, meta, body, body_bytes, lsn, time_ms))
+            self._queue.append(item)
             if idle and self._loop_hooks is None:
                 self._enter(E.CALL)
         if idle and self._loop_hooks is not None:
@@ -97,12 +99,14 @@ class RecordAppender(LogWriter[_Item]):
 
     def _next_segment(self, time_ms: int) -> Lsn:
         """Fill the segment with a PAD, if one fits, and move to the first LSN of the next."""
-        left = self._segment_end - self.end
+        base, left = self._segment_end, self._segment_end - self.end
+        pad = _Item(RecordType.PAD, b"", (), left - HEADER_BYTES, self.end, time_ms)
+        end, segment_end = Lsn(base + SEGMENT_HEADER_BYTES), Lsn(base + self._segments.segment_bytes)
+        self._segment_end = segment_end  # no call until the PAD is queued, as in append()
+        self.end = end
         if left >= HEADER_BYTES:
-            self._queue.append(_Item(RecordType.PAD, b"", (), left - HEADER_BYTES, self.end, time_ms))
-        base = self._segment_end
-        self._segment_end = Lsn(base + self._segments.segment_bytes)
-        return Lsn(base + SEGMENT_HEADER_BYTES)
+            self._queue.append(pad)
+        return end
 
     # -- the writer thread ------------------------------------------------------------------------------------
 

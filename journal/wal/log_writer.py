@@ -65,8 +65,9 @@ class LogWriter(ABC, Generic[Item]):
         # much, between a put and its fsync.
         self._wake_up = threading.Lock()
         self._wake_up.acquire()
-        self._progress = threading.Condition(self._lock)  # wait_flushed waits here
-        self._waiters = 0  # threads in there; under the lock
+        # LSNs that wait_flushed waits for, and locks that are released then; under the lock. No condition: a ^C in its
+        # wait() may leave it without the lock, which its caller then releases while another thread has it.
+        self._waiters: list[tuple[int, threading.Lock]] = []
         self._dirty: StorageFile | None = None  # written to since its last fsync was asked for; writer thread
         self._sync_due = 0.0  # monotonic seconds, once something is dirty; writer thread
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
@@ -118,9 +119,10 @@ class LogWriter(ABC, Generic[Item]):
 
     def _enter(self, event: E) -> None:
         """Enter the state after *event*, and wake the thread if that makes it its turn. Under the lock."""
-        before, self._state = self._state, walk(NEXT, self._state, event)
-        if self._state is not before and self._state in WAKES_THREAD and self._wake_up.locked():
+        after = walk(NEXT, self._state, event)
+        if self._state is not after and after in WAKES_THREAD and self._wake_up.locked():
             self._wake_up.release()
+        self._state = after  # last: a ^C that is raised above leaves a thread awake, and none asleep
 
     def _check_open(self) -> None:
         """Check before queueing, under the lock. Raises StorageFailed, JournalClosed."""
@@ -138,18 +140,23 @@ class LogWriter(ABC, Generic[Item]):
 
         Raises StorageFailed once the journal has stopped, TimeoutError.
         """
+        waiter = threading.Lock()
+        waiter.acquire()
         with self._lock:
-            if self.flushed < lsn:
-                self._must_sync = True
-                self._enter(E.CALL)
-            self._waiters += 1
-            try:
-                if not self._progress.wait_for(lambda: self.flushed >= lsn or self.failure is not None, timeout_s):
-                    raise TimeoutError(f"LSN {lsn} is not durable after {timeout_s} s")
-            finally:
-                self._waiters -= 1
+            if self.flushed >= lsn:
+                return
+            self._must_sync = True
+            self._enter(E.CALL)
+            if self.failure is not None:
+                raise self.failure
+            self._waiters.append((lsn, waiter))
+        is_told = waiter.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+        with self._lock:
             if self.flushed < lsn and self.failure is not None:
                 raise self.failure
+            if not is_told and self.flushed < lsn:
+                self._waiters.remove((lsn, waiter))
+                raise TimeoutError(f"LSN {lsn} is not durable after {timeout_s} s")
 
     def close(self) -> None:
         """Write and fsync what is queued, then end the thread. Idempotent. Raises StorageFailed if it had failed."""
@@ -282,12 +289,21 @@ class LogWriter(ABC, Generic[Item]):
             self.syncs += 1
             self.flushed = lsn
             if self._waiters:
-                self._progress.notify_all()
+                self._wake_waiters()
 
     def _stop(self, error: StorageFailed) -> None:
         with self._lock:
             if self.failure is None:
                 self.failure = error
             self._enter(E.FAIL)
-            self._progress.notify_all()
+            self._wake_waiters()
         self._on_progress()
+
+    def _wake_waiters(self) -> None:
+        """Wake the threads whose LSN is durable, or all once the journal has failed. Under the lock."""
+        waiting, self._waiters = self._waiters, []
+        for lsn, waiter in waiting:
+            if lsn <= self.flushed or self.failure is not None:
+                waiter.release()
+            else:
+                self._waiters.append((lsn, waiter))

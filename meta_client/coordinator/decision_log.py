@@ -146,10 +146,16 @@ class DecisionLog:
         Raises StorageFailed, JournalClosed; then a restart may or may not find the decision.
         """
         with self._lock:
-            self._append(Decision(self._key(xid), participants))
-            end = self._journal.end
-            self._unfinished[xid] = participants
+            before = self._journal.end
             self._decided_ms[xid] = _now_ms()
+            self._unfinished[xid] = participants
+            try:
+                self._append(Decision(self._key(xid), participants))
+            except BaseException:  # ^C: the record may be queued
+                if self._journal.end == before:
+                    del self._unfinished[xid], self._decided_ms[xid]
+                raise
+            end = self._journal.end
         self._journal.wait_flushed(end)
 
     def forget(self, xid: Xid) -> None:

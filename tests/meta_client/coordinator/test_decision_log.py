@@ -1,7 +1,9 @@
 """The decision log on a real disk: what it remembers, what it survives, and that it stays small."""
 
+import itertools
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +97,39 @@ def test_a_log_that_is_written_meanwhile_is_not_corrupt(tmp_path: Path, monkeypa
     monkeypatch.setattr(decision_log, "Scanner", Slow)
     assert len(read_decisions(tmp_path).unfinished) == 4
     log.close()
+
+
+class Interrupt:
+    """A ^C where Python raises one: at the *nth* call of a function, or return of a built-in one, on this thread."""
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+
+    def __call__(self, frame: object, event: str, argument: object) -> None:
+        if event in ("call", "c_return"):
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+
+
+def test_a_ctrl_c_at_any_moment_leaves_a_log_that_goes_on_and_reads_back(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for nth in itertools.count():
+        interrupt = Interrupt(nth)
+        sys.setprofile(interrupt)
+        try:
+            log.decide(xid(nth), "a" * 100)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        log.decide(xid(-nth), "b" * 100)
+        if interrupt.left >= 0:
+            break
+    known = log.unfinished()
+    log.close()
+    assert read_decisions(tmp_path).unfinished == known
+    assert {xid(-number) for number in range(nth)} <= known.keys()
 
 
 def test_identifiers_never_repeat_whatever_is_copied(tmp_path: Path) -> None:
