@@ -95,6 +95,7 @@ class SendingEngine(Gathering[Handle]):
         in_flight, self._in_flight = self._in_flight, {}
         for batch in (*self._queues.drain(), *in_flight.values()):
             self._settle(batch, closed_failure(batch))
+        self._sealed = 0  # a ^C in the midst of an event may have left a batch that is in no queue
 
     # -- effects: what the driver is to do -------------------------------------------------------------------------
 

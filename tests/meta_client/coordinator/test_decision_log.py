@@ -3,7 +3,6 @@
 import itertools
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from meta_client.coordinator.decision_log import DecisionLog, read_decisions
 from meta_client.coordinator.errors import CopiedLog, ForeignLog, LogInUse
 from meta_client.coordinator.names import InvalidCoordinatorName, new_nonce
 from tests.fixtures.failing_device import failing_device
+from tests.fixtures.interrupts import interrupted
 
 SEGMENT_BYTES = 4096
 
@@ -99,32 +99,12 @@ def test_a_log_that_is_written_meanwhile_is_not_corrupt(tmp_path: Path, monkeypa
     log.close()
 
 
-class Interrupt:
-    """A ^C where Python raises one: at the *nth* call of a function, or return of a built-in one, on this thread."""
-
-    def __init__(self, nth: int) -> None:
-        self.left = nth
-
-    def __call__(self, frame: object, event: str, argument: object) -> None:
-        if event in ("call", "c_return"):
-            self.left -= 1
-            if self.left < 0:
-                raise KeyboardInterrupt
-
-
 def test_a_ctrl_c_at_any_moment_leaves_a_log_that_goes_on_and_reads_back(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for nth in itertools.count():
-        interrupt = Interrupt(nth)
-        sys.setprofile(interrupt)
-        try:
-            log.decide(xid(nth), "a" * 100)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.setprofile(None)
+        was_interrupted = interrupted(nth, lambda: log.decide(xid(nth), "a" * 100))  # noqa: B023 - called at once
         log.decide(xid(-nth), "b" * 100)
-        if interrupt.left >= 0:
+        if not was_interrupted:
             break
     known = log.unfinished()
     log.close()

@@ -1,5 +1,6 @@
 """The sending engine step by step: which batch goes now, how often, and where. Time is passed in."""
 
+import itertools
 from typing import cast
 
 import pytest
@@ -29,6 +30,7 @@ from meta_client.producer.sending_engine import SendingEngine
 from meta_client.protocol.answers import NOT_REPLICATED
 from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.responses import Result
+from tests.fixtures.interrupts import interrupted
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition
 
@@ -39,6 +41,17 @@ ONE_BROKER = TopicView("orders", BOTH[:2], {0: BrokerUrl("b", 1)}, BOTH[:2])
 ONLY = Partition(0, 1)
 
 Engine = SendingEngine[SendHandle]
+
+
+def test_nothing_is_left_of_a_closed_engine_wherever_a_ctrl_c_was_raised() -> None:
+    for nth in itertools.count():
+        engine = SendingEngine(CONFIG, "me", SendHandle)
+        add(engine, 1)
+        was_interrupted = interrupted(nth, engine.seal_all)
+        engine.close()
+        assert engine.is_empty
+        if not was_interrupted:
+            break
 
 
 @pytest.fixture
