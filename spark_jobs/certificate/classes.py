@@ -18,9 +18,9 @@ CLASSES: Final = {
     "rolled back": "rolled back in both, or never decided and undone",
     "in doubt": "a branch is prepared, and its end is still to come: a resolver, or metaq txn doctor, ends it",
     "open": "a branch is under way, and nothing is promised",
-    "unknown": "one side committed, and nothing is left that would tell what the other did",
+    "unknown": "nothing is left that would tell what one side did, or which database it was",
     "mixed": "one side committed, or was decided to, and another rolled back",
-    "orphan": "messages are published, and the database has no row of the transaction",
+    "orphan": "messages are published, and the database has no row of the transaction, or nobody decided it",
     "missing": "the database has the row, and a broker that should have a branch has none",
     "duplicate": "a row or a branch of one transaction is there twice",
 }
@@ -79,11 +79,13 @@ def judged(
     has_markers: bool,
     by_message: bool,
     is_complete: bool,
+    coordinators: tuple[bytes, ...] = (),
     partial: tuple[bytes, ...] = (),
 ) -> DataFrame:
     """Add column `class`. *read*: ids of the brokers whose journals were read. *has_markers*: rows of the database mark
     every transaction; *by_message*: every message. *is_complete*: the journals were read from their birth on, so that a
-    branch which is not there never was. *partial*: beginnings of gtrids whose decisions may have been dropped."""
+    branch which is not there never was. *coordinators*: beginnings of the gtrids that logs decide; *partial*: of those
+    whose decisions may have been dropped, of whatever database they were."""
     branches, rows, outcome = F.col("branches"), F.col("rows"), F.col("outcome")
     committed, rolled_back = F.col("committed"), F.col("rolled_back")
     database = F.coalesce("database", F.lit(""))
@@ -102,11 +104,15 @@ def judged(
     lacks_branch = F.size("absent") > 0
     was_read = F.size(F.array_except("absent", F.array(*(F.lit(number).cast("long") for number in read)))) == 0
     lacking: Column = F.when(was_read & F.lit(is_complete), "missing").otherwise("unknown")
+    is_published_alone = (committed > 0) & ~is_committed & ~is_decided
+    is_partial = begins_with(F.col("gtrid"), partial)
     repeats = (F.col("rows_of_one") > 1) | (committed > F.col("brokers"))
     verdict: Column = (
         F.when((branches == 0) & is_committed & ~lacks_branch, "missing" if is_complete else "unknown")
         .when(contradicts, "mixed")
         .when(lacks_branch, lacking)
+        .when(is_published_alone & is_partial, "unknown")
+        .when(is_published_alone & begins_with(F.col("gtrid"), coordinators), "orphan")
         .when(database == "prepared", "in doubt")
         .when(repeats, "duplicate")
         .when((committed > 0) & lacks_rows & F.lit(has_markers), "orphan")
@@ -114,7 +120,7 @@ def judged(
         .when((committed > 0) & is_committed, "committed")
         .when(committed > 0, "unknown")
         .when(F.col("open") > 0, "open")
-        .when(begins_with(F.col("gtrid"), partial) & F.lit(not has_markers), "unknown")
+        .when(is_partial & F.lit(not has_markers), "unknown")
         .otherwise("rolled back")
     )
     return joined.withColumn("class", verdict)

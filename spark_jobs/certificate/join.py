@@ -190,6 +190,7 @@ class JoinedSides:
             has_markers=has_markers,
             by_message=all(info.is_message_id for info in self.database.markers),
             is_complete=self.is_complete,
+            coordinators=self.logs.prefixes,
             partial=partial,
         )
         return with_sources(rows, has_markers=has_markers, coordinators=self.logs.prefixes, partial=partial)

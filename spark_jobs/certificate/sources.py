@@ -21,7 +21,12 @@ def with_sources(
             ~begins_with(gtrid, partial),
             F.concat(F.lit("no decision in the coordinator's log, which is whole"), unmarked),
         )
-        .otherwise(F.concat(F.lit("no decision in what is left of the coordinator's log"), unmarked))
+        .otherwise(
+            F.concat(
+                F.lit("no decision in what is left of the coordinator's log, and other databases may use it"),
+                unmarked,
+            )
+        )
     )
     of_table: Column = F.when(outcome.isNotNull(), F.concat(F.lit("decision row"), unmarked)).otherwise(
         F.concat(F.lit("no decision row"), unmarked)

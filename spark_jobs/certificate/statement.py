@@ -110,7 +110,7 @@ class Statement:
             yield "a journal does not begin at its birth: a row without a branch may be older than its first record"
         if classes["unknown"]["transactions"]:
             unknown = classes["unknown"]["transactions"]
-            yield f"{unknown:,} transactions: one side committed, and nothing is left of the other"
+            yield f"{unknown:,} transactions are unknown: nothing is left that tells what one side did"
         before = self._sides.counts_before()
         if older := sum(one["transactions"] for one in before.values()):
             apart = (
@@ -135,7 +135,7 @@ class Statement:
             if log["first_lsn"]:
                 yield (
                     f"coordinator {name}: its log has dropped finished decisions below LSN {log['first_lsn']}: marked "
-                    f"rows alone tell of them"
+                    f"rows alone tell of them; what has none may be another database's"
                 )
         for database, count in sorted(self._sides.elsewhere.items()):
             yield f"{count:,} transactions that coordinators decided about another database, {database}: certify that"
@@ -151,4 +151,15 @@ def sentence(classes: dict[str, dict[str, int]], apart: dict[str, int]) -> str:
     if apart:
         came = ", ".join(f"{count:,} {name}" for name, count in apart.items())
         return f"Of {of:,} transactions {sum(apart.values()):,} CAME APART: {came}; {settled}."
-    return f"Of {of:,} transactions none came apart: {settled}."
+    none = "none is known to have come apart" if number["unknown"] else "none came apart"
+    return f"Of {of:,} transactions {none}: {settled}."
+
+
+def agrees(certificate: dict[str, Any]) -> bool:
+    """Return true if both sides agree on every transaction in scope, and nothing of them is unknown."""
+    return not (
+        certificate["refused"]
+        or certificate["apart"]
+        or certificate["classes"]["unknown"]["transactions"]
+        or any(one["state"] != "within" for one in certificate["consumers"])
+    )

@@ -86,7 +86,8 @@ def reconcile(
     Without --marker, a column that names each transaction or message, nothing tells of rows whose decision is deleted:
     what only messages tell of counts as unknown.
 
-    Exit code: 0 nothing needs a person, 1 something does, or the counts do not add up, 2 it could not be done.
+    Exit code: 0 nothing needs a person, 1 something does or is unknown, or the counts do not add up, 2 it could not be
+    done.
     """
     since_ms = 0 if since is None else time_ms(since)
     found = _run(url, since_ms, directories, markers, offsets, zk, limit, master, settings)

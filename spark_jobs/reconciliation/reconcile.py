@@ -64,7 +64,7 @@ class _Reconciliation:
         apart = {name: classes[name]["transactions"] for name in LISTED if classes[name]["transactions"]}
         consumers = sides.consumers()
         needs_person = (
-            bool(refused or self._is_restored)
+            bool(refused or self._is_restored or classes["unknown"]["transactions"])
             or any(one["needs_person"] for one in listed)
             or any(apart.get(name, 0) > self._limit for name in LISTED)
             or any(one["state"] != "within" for one in consumers)

@@ -20,7 +20,7 @@ from journal.wal.segments import read_header, segment_name
 from journal.wal.storage import DirectoryStorage
 from spark_jobs.certificate.database import Marker
 from spark_jobs.certificate.join import JoinRequest
-from spark_jobs.certificate.statement import make_certificate
+from spark_jobs.certificate.statement import agrees, make_certificate
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.postgres import Database
 from tests.meta_client.transactions.conftest import World, make_postgres, running_world
@@ -122,6 +122,12 @@ def test_an_honest_run_and_every_lie(world: World, spark: SparkSession, tmp_path
     assert (len(during), body["refused"]) == (1, [])
     unmarked = certified(spark, world, *directories, markers=())
     assert counts(unmarked) == {"rolled back": 1, "unknown": 8}, "their decision rows are gone"
+    assert (
+        unmarked["sentence"]
+        == "Of 9 transactions none is known to have come apart: 0 committed in both, 1 rolled back in both, 8 unknown."
+    )
+    assert agrees(body)
+    assert not agrees(unmarked)
 
     # One lie a transaction, made by hand in the database and in a copy of broker 0's directory.
     copied = shutil.copytree(directories[0], tmp_path / "forged")

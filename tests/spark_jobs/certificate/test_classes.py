@@ -66,8 +66,8 @@ def joined(spark: SparkSession) -> Any:
     ).persist()
 
 
-def classes(joined: Any, *, has_markers: bool = True, is_complete: bool = True) -> dict[str, str]:
-    rows = judged(joined, read=(0, 1), has_markers=has_markers, by_message=False, is_complete=is_complete)
+def classes(joined: Any, *, has_markers: bool = True, is_complete: bool = True, **logs: Any) -> dict[str, str]:
+    rows = judged(joined, read=(0, 1), has_markers=has_markers, by_message=False, is_complete=is_complete, **logs)
     return {row["gtrid"]: row["class"] for row in rows.select("gtrid", "class").collect()}
 
 
@@ -85,3 +85,11 @@ def test_what_is_unknown_without_markers_or_without_the_beginning(joined: Any) -
         "decided, and no branch": "unknown",
         "decided, and one of two has no branch": "unknown",
     }
+
+
+@pytest.mark.parametrize("has_markers", [True, False])
+def test_what_is_published_and_not_in_a_coordinator_s_log(joined: Any, has_markers: bool) -> None:
+    """An orphan if the log is whole; else it may have been dropped, and be another database's."""
+    every = (b"",)  # gtrids begin with it
+    assert classes(joined, has_markers=has_markers, coordinators=every)["no row"] == "orphan"
+    assert classes(joined, has_markers=has_markers, coordinators=every, partial=every)["no row"] == "unknown"

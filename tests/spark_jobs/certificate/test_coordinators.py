@@ -26,7 +26,7 @@ from spark_jobs.certificate.database import Marker
 from spark_jobs.certificate.decisions import decision_table
 from spark_jobs.certificate.join import JoinRequest
 from spark_jobs.certificate.page import page
-from spark_jobs.certificate.statement import make_certificate
+from spark_jobs.certificate.statement import agrees, make_certificate
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import run_metaq
@@ -36,6 +36,7 @@ from tests.meta_client.transactions.conftest import BILLS
 
 SOLD = Marker.parse("sold.gtrid")
 TOPICS = ("orders", "bills")  # of broker 0, and of broker 1
+OF_OTHERS = "no decision in what is left of the coordinator's log, and other databases may use it"
 STATUS = "pg_xact_status, for the id in the coordinator's log"
 SEGMENT_BYTES = 4096
 RUN_S = 300  # a Spark of its own, on a busy machine
@@ -160,10 +161,14 @@ def test_every_outcome_and_on_whose_word(world: World, spark: SparkSession, tmp_
     world.open()
     decided = world.sell(8, world.kill)
     undecided = world.leave_prepared(5)
+    published = world.leave_prepared(9)
+    world.producer().tpc_commit(branch(Xid(1, published.encode(), b""), BROKER))  # by hand, and nobody decided it
 
     body = certified(spark, world)
-    assert counts(body) == {"committed": 4, "rolled back": 1, "in doubt": 2, "mixed": 2}, json.dumps(body, indent=1)
+    apart = {"mixed": 2, "orphan": 1}
+    assert counts(body) == {"committed": 4, "rolled back": 1, "in doubt": 2, **apart}, json.dumps(body, indent=1)
     assert named(body, "mixed") == forced
+    assert named(body, "orphan") == {published}
     assert named(body, "in doubt") == {undecided, decided}
     no_decision = "no decision in the coordinator's log, which is whole"
     assert sources(body) == {
@@ -172,6 +177,7 @@ def test_every_outcome_and_on_whose_word(world: World, spark: SparkSession, tmp_
         ("in doubt", "pg_prepared_xacts", 1),
         ("in doubt", STATUS, 1),
         ("mixed", STATUS, 2),
+        ("orphan", "pg_prepared_xacts", 1),
     }
     (log,) = body["coordinators"]
     assert (log["directory"], log["decided"], log["unfinished"]) == (str(world.directory), 7, 3)
@@ -192,12 +198,13 @@ def test_every_outcome_and_on_whose_word(world: World, spark: SparkSession, tmp_
     alone = certified(spark, world, markers=(SOLD,), logs=(other,))
     assert counts(alone) == {}
     lines = [line for line in alone["not_proven"] if f"coordinator {log['coordinator']} decides" in line]
-    assert [line.partition(" ")[0] for line in lines] == ["9"]
+    assert [line.partition(" ")[0] for line in lines] == ["10"]
     assert lines[0].endswith("which was not read: name its log with --coordinator")
 
     world.recover()
     after = certified(spark, world)
-    assert counts(after) == {"committed": 5, "rolled back": 2, "mixed": 2}
+    assert counts(after) == {"committed": 5, "rolled back": 2, **apart}, "what was prepared in the database is undone"
+    assert ("orphan", no_decision, 1) in sources(after)
     assert named(after, "mixed") == forced, "forgetting a decision by hand mends nothing"
 
 
@@ -211,10 +218,17 @@ def test_what_a_log_has_dropped_is_unknown(world: World, spark: SparkSession, tm
     assert 0 < kept < 40
     assert log["first_lsn"] > 0
     assert counts(body) == {"committed": kept, "unknown": 40 - kept + 1}
-    assert ("unknown", "no decision in what is left of the coordinator's log", 41 - kept) in sources(body)
+    assert ("unknown", OF_OTHERS, 41 - kept) in sources(body)
     assert any("its log has dropped finished decisions below LSN" in line for line in body["not_proven"])
+    assert not agrees(body)
     marked = certified(spark, world, markers=(SOLD,))
     assert counts(marked) == {"committed": 40, "rolled back": 1}
+    assert agrees(marked)
+    dropped = world.database.connect()
+    dropped.execute("DELETE FROM sold WHERE number = 0")
+    dropped.commit()
+    (unknown,) = certified(spark, world, markers=(SOLD,))["examples"]["unknown"]
+    assert unknown["database"] == f"{OF_OTHERS}, no marked row"
 
     copied = shutil.copytree(world.directory, tmp_path / "copied")
     assert any("copied is a copy" in line for line in certified(spark, world, logs=(copied,))["not_proven"])

@@ -111,6 +111,10 @@ def test_a_restored_database(
         (then,) = found["then"]
         run(world, then, "--yes")
         assert not world.prepared()
+        unmarked = reconciled(spark, world, *directories, markers=())
+        assert unmarked["classes"]["unknown"]["transactions"] == 3
+        assert unmarked["database"]["is_restored"] is False
+        assert unmarked["needs_person"], "nothing is listed, and nothing is known"
         told = "\n".join(lines(found))
         assert "RESTORED to an earlier time, or a copy" in told
         assert f"  $ {doubt['commands'][0]}" in told
