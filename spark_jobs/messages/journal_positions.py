@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from journal.archive.manifest import NAME
 from journal.checksum import crc32
 from journal.errors import StorageFailed
 from journal.wal.record_window import read_some
@@ -21,13 +22,14 @@ from spark_jobs.messages import stream
 from spark_jobs.messages.journal import Began, JournalTask, PlannedJournal
 from spark_jobs.messages.segments import DataLost
 from spark_jobs.source.directory import MissingRange, SegmentSlice
-from spark_jobs.source.places import open_segment
+from spark_jobs.source.places import Place, open_segment
 from spark_jobs.source.record_block import RecordBlock
 from spark_jobs.source.segment_reader import SegmentReader
 
 # That the checksum covers, in one segment: the header of a message, with its id, or of a record is always among them.
 # Payloads may be alike in both journals.
 _BEFORE_BYTES: Final = DATA_BYTES_MAX + HEADER_BYTES
+_ARCHIVE_MARK: Final = 16  # characters of a mark of an archive at a URL
 _SLAVE: Final = "slave.json"
 
 BEGAN: Final = "began"  # where the query did, beside its positions
@@ -53,7 +55,7 @@ def position_at(journal: PlannedJournal, lsn: int) -> Position:
     if before is None or before.size == 0:
         return Position(lsn)
     if not isinstance(journal.place, Path):
-        return Position(lsn, before.sha256[:16] if lsn == before.end else "")
+        return Position(lsn, before.sha256[:_ARCHIVE_MARK] if lsn == before.end else "")
     at, data = min(lsn - before.base, before.size), b""
     file = open_segment(journal.place, before)
     try:
@@ -66,21 +68,31 @@ def position_at(journal: PlannedJournal, lsn: int) -> Position:
 
 
 def check_position(journal: PlannedJournal, position: Position) -> None:
-    """Raise DataLost if *position* is not one of this journal any more, StorageFailed. A segment that retention has
-    deleted is no loss if it ends there."""
+    """Raise DataLost if *position* is not one of this journal any more; StorageFailed if it is of an archive that does
+    not hold it yet. A segment that retention has deleted is no loss if it ends there."""
     slices = journal.slices
     if position.lsn < slices[0].base:
         raise DataLost(
             f"{journal.place} begins at LSN {slices[0].base}, and was read up to {position.lsn}: retention has deleted "
             f"what comes between; read it from the archive, and the rest with failOnDataLoss=false"
         )
+    end = slices[-1].end
+    if position.lsn > end and _is_archive(journal.place) and len(position.mark) != _ARCHIVE_MARK:
+        raise StorageFailed(
+            f"{journal.place} ends at LSN {end}, and was read up to {position.lsn} elsewhere: wait until retention has "
+            f"archived the rest, or name the directory of the broker"
+        )
     mark = position_at(journal, position.lsn).mark
     # Marks of a directory and of an archive differ in length: they do not compare.
-    if position.lsn > slices[-1].end or (mark != position.mark and len(mark) == len(position.mark)):
+    if position.lsn > end or (mark != position.mark and len(mark) == len(position.mark)):
         raise DataLost(
             f"{journal.place} is not the journal that was read up to LSN {position.lsn}: it was truncated, restored or "
             f"promoted since; compare with `metaq journal check`, then start with another checkpoint"
         )
+
+
+def _is_archive(place: Place) -> bool:
+    return not isinstance(place, Path) or NAME in DirectoryStorage.open_for_reading(place).names()
 
 
 def readable_end(journal: PlannedJournal, begin: int) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadMaxBytes
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from journal.archive.keeper import SegmentKeeper
 from journal.archive.manifest import ArchiveManifest, decode_archive_manifest
-from journal.archive.object_place import ObjectPlace
+from journal.archive.places import archive_place
 from journal.errors import StorageFailed
 from journal.wal.segments import Segments, segment_name
 from journal.wal.storage import DirectoryStorage
@@ -50,7 +50,7 @@ def archived(honest: Path, tmp_path: Path, url: str, files: Any) -> Archive:
     storage = DirectoryStorage.open_for_writing(honest)
     segments = Segments.open(storage, None, SEGMENT_BYTES, writable=True)
     bases = segment_bases(honest)
-    segments.drop_before(bases[-1], SegmentKeeper(ObjectPlace(url)))
+    segments.drop_before(bases[-1], SegmentKeeper(archive_place(url)))
     segments.close()
     storage.close()
     for base in bases[:-1]:
@@ -84,6 +84,33 @@ def test_a_stream_of_a_broker_goes_on_in_its_archive(archive: Archive) -> None:
     rest = [rows for _, rows in batches(stream_of(archive.url), ReadMaxBytes(1), start=end)]
     assert len(rest) > 1, "a segment each"
     assert [*first, *(row for rows in rest for row in rows)] == whole(archive.copy)
+
+
+@pytest.mark.parametrize("scheme", ["file://", ""])
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_an_archive_that_does_not_hold_yet_what_a_stream_has_read(
+    honest: Path, tmp_path: Path, scheme: str, fails: str
+) -> None:
+    """No record is lost, and with failOnDataLoss=false none is read twice."""
+    (tmp_path / "archive").mkdir()
+    archive = archived(honest, tmp_path, f"{scheme}{tmp_path}/archive", None)
+    *_, (end, _) = batches(stream_of(tmp_path / "whole"))
+    stream = stream_of(archive.url, failOnDataLoss=fails)
+    told = f"ends at LSN {segment_bases(archive.rest)[0]}, and was read up to .*wait until .*, or name the directory"
+    with pytest.raises(StorageFailed, match=told):
+        stream.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(StorageFailed, match=told):
+        stream.partitions(stream.initialOffset(), end)
+
+
+def test_an_archive_that_has_lost_its_end_is_another_one(honest: Path, tmp_path: Path) -> None:
+    (tmp_path / "archive").mkdir()
+    archive = archived(honest, tmp_path, f"file://{tmp_path}/archive", None)
+    *_, (end, _) = batches(stream_of(archive.url))
+    manifest = tmp_path / "archive" / "manifest.jsonl"
+    manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(DataLost, match="is not the journal that was read"):
+        stream_of(archive.url).latestOffset(end, ReadAllAvailable())
 
 
 def test_the_audit_reads_a_url_alone_and_with_its_directory(honest: Path, tmp_path: Path, spark: SparkSession) -> None:
