@@ -92,6 +92,7 @@ SERVERS: Final = frozenset(
         "lone_broker",
         "s3_server",
         "hdfs",
+        "hdfs_server",
         "spark",
     }
 )

@@ -55,13 +55,17 @@ def _read(checkpoint: str, name: str, batch: BatchName) -> bytes:
     try:
         data = archive_place(python_place(checkpoint)).read(name)
     except StorageFailed as error:
-        raise SinkFailed(
-            f"the plan of batch {batch.batch} can't be read: {error}; an object store's driver takes its credentials "
-            f"from the environment of Spark's driver"
-        ) from error
+        reason = str(error).partition("\n")[0]  # of libhdfs: every place where it has looked
+        raise SinkFailed(f"the plan of batch {batch.batch} can't be read: {reason}: {_remedy(checkpoint)}") from error
     if data is None:
         raise SinkFailed(
             f"there is no {name} in checkpointLocation {checkpoint}: give the directory, or its whole URL, as this "
             f"Python finds it; without the plan a batch of a restored checkpoint is not told from a repeated one"
         )
     return data
+
+
+def _remedy(checkpoint: str) -> str:
+    if checkpoint.startswith("hdfs:"):
+        return "name it by option checkpointUrl, too, as webhdfs://USER@NAMENODE:9870/path"
+    return "an object store's driver takes its credentials from the environment of Spark's driver"

@@ -12,7 +12,10 @@ from meta_client.batches.names import BatchName
 from spark_jobs.messages.columns import message_schema
 from spark_jobs.messages.options import SECURITY, ClusterAddress, Given, InvalidOption, cluster_of
 
-_NAMES: Final = ("zookeeper", "root", "topic", "transactionId", "transactionTimeout", "checkpointLocation")
+_NAMES: Final = (
+    *("zookeeper", "root", "topic", "transactionId", "transactionTimeout"),
+    *("checkpointLocation", "checkpointUrl"),
+)
 _TIMEOUT_S: Final = 600  # from a task's first message to its PREPARE
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,36}", re.ASCII)
 _WRITTEN: Final = {"topic": (StringType(),), "partition": (StringType(),), "key": (StringType(),)}
@@ -23,7 +26,7 @@ _PAYLOAD: Final = (BinaryType(), StringType())
 class WriteOptions:
     """Options of a write. *topic*: of all rows, None if a column names it. *write_id*: of a batch write;
     *is_named*: the caller gave it, so that a repeated write is known. *checkpoint*: location of the query that
-    writes; blank outside of streams."""
+    writes, as Python finds it; blank outside of streams."""
 
     cluster: ClusterAddress
     topic: str | None
@@ -71,10 +74,13 @@ def write_options(options: Mapping[str, str], schema: StructType, *, overwrite: 
             'option "checkpointLocation" of a batch write, in foreachBatch, needs "transactionId": a name of yours, '
             "the same for all batches of the query, and of no other write"
         )
+    if not is_stream:
+        given.refuse(("checkpointUrl",), "is for streams: Spark does not read checkpointLocation of a batch write")
     _check_columns(schema, topic)
     timeout_s = given.number("transactionTimeout", 1) or _TIMEOUT_S
     is_named, write_id = write_id is not None, write_id or BatchName.once().query
-    return WriteOptions(cluster_of(given), topic, write_id, is_named, timeout_s, checkpoint)
+    found = given.get("checkpointUrl") or checkpoint
+    return WriteOptions(cluster_of(given), topic, write_id, is_named, timeout_s, found)
 
 
 def _check_columns(schema: StructType, topic: str | None) -> None:

@@ -71,6 +71,9 @@ def test_what_can_t_be_read_is_no_plan(checkpoint: Path) -> None:
         plan_digest(str(checkpoint), BatchName(QUERY, 9))
     with pytest.raises(SinkFailed, match="the plan of batch 7 can't be read: "):
         plan_digest("nowhere://bucket/checkpoint", SEVENTH)
+    with pytest.raises(SinkFailed, match=r"can't be read: .*: name it by option checkpointUrl") as refused:
+        plan_digest("hdfs://127.0.0.1:1/checkpoint", SEVENTH)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_another_query_s_checkpoint_is_no_plan(checkpoint: Path) -> None:

@@ -21,6 +21,13 @@ def test_a_write_that_is_named_is_known_when_it_is_repeated() -> None:
     assert one.write_id != other.write_id
 
 
+def test_the_sink_reads_a_checkpoint_where_python_finds_it() -> None:
+    options = STREAM | {"checkpointLocation": "hdfs://shop/one"}
+    assert write_options(options, ALL, overwrite=False, is_stream=True).checkpoint == "hdfs://shop/one"
+    options["checkpointUrl"] = "webhdfs://node:9870/one"
+    assert write_options(options, ALL, overwrite=False, is_stream=True).checkpoint == "webhdfs://node:9870/one"
+
+
 @pytest.mark.parametrize(
     ("options", "schema", "overwrite", "is_stream", "told"),
     [
@@ -29,6 +36,7 @@ def test_a_write_that_is_named_is_known_when_it_is_repeated() -> None:
         (TOPIC | {"transactionId": "x"}, PAYLOAD, False, True, "named by its checkpoint"),
         (TOPIC, PAYLOAD, False, True, "needs option .checkpointLocation"),
         (STREAM | {"topic": "orders"}, PAYLOAD, False, False, 'needs "transactionId": a name of yours'),
+        (TOPIC | {"checkpointUrl": "webhdfs://node:9870/x"}, PAYLOAD, False, False, "is for streams"),
         (TOPIC | {"transactionId": "a b"}, PAYLOAD, False, False, "use 1 to 36 letters"),
         (TOPIC | {"transactionTimeout": "0"}, PAYLOAD, False, False, "whole number from 1"),
         (TOPIC, StructType().add("payload", BinaryType()).add("amount", IntegerType()), False, False, "amount"),

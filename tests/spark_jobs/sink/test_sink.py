@@ -22,6 +22,7 @@ from meta_client.batches.names import QUALIFIER
 from spark_jobs.sink.commit import verbs_of
 from spark_jobs.sink.options import write_options
 from spark_jobs.sink.writers import BatchWriter
+from tests.fixtures.hdfs_server import Hdfs
 from tests.spark_jobs.conftest import QUICK, SmallCluster
 
 WAIT_S = 120
@@ -113,11 +114,18 @@ def test_a_named_write_happens_once(spark: SparkSession, cluster: SmallCluster, 
 
 
 def stream(
-    spark: SparkSession, cluster: SmallCluster, topic: str, directory: Path, files_max: int = 1, place: str = ""
+    spark: SparkSession,
+    cluster: SmallCluster,
+    topic: str,
+    directory: Path,
+    files_max: int = 1,
+    place: str = "",
+    **options: str,
 ) -> StreamingQuery:
     source = spark.readStream.format("text").option("maxFilesPerTrigger", files_max).load(str(directory / "in"))
     writer = source.selectExpr("value AS payload", f"'{topic}' AS topic").writeStream.format("metaq")
-    writer = writer.options(zookeeper=cluster.zookeeper, checkpointLocation=place or str(directory / "checkpoint"))
+    checkpoint = place or str(directory / "checkpoint")
+    writer = writer.options(zookeeper=cluster.zookeeper, checkpointLocation=checkpoint, **options)
     query = writer.trigger(availableNow=True).start()
     with suppress(StreamingQueryException):  # the query keeps it
         query.awaitTermination(WAIT_S)
@@ -207,6 +215,22 @@ def test_a_location_that_is_a_url_with_every_character(
         spark.conf.unset(kept)
         spark.conf.set(shuffled, QUICK[shuffled])
     assert stored(cluster, topic) == each_once(30)
+    assert prepared(cluster) == []
+
+
+def test_a_checkpoint_in_hdfs(
+    spark: SparkSession, cluster: SmallCluster, topic: str, tmp_path: Path, hdfs_server: Hdfs
+) -> None:
+    """Spark writes it by Hadoop's protocol, and the sink reads it by WebHDFS."""
+    place, url = f"{hdfs_server.native}/orders", f"{hdfs_server.web}/orders"
+    for first in (0, 10):
+        add_file(tmp_path, first, first + 10)
+        assert stream(spark, cluster, topic, tmp_path, place=place, checkpointUrl=url).exception() is None
+    assert stored(cluster, topic) == each_once(20)
+    assert "by option checkpointUrl" in str(
+        stream(spark, cluster, topic, tmp_path, place=f"{hdfs_server.native}/other").exception()
+    )
+    assert stored(cluster, topic) == each_once(20)
     assert prepared(cluster) == []
 
 
