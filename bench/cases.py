@@ -6,6 +6,7 @@ from typing import Final
 
 from bench import (
     aio,
+    auditing,
     big_branch,
     checkpoints,
     cold_read,
@@ -266,7 +267,7 @@ def spark_count(case: str) -> Result:
 
 
 def spark_count_singles(case: str) -> Result:
-    """The same for 1 GiB with a message a record."""
+    """The same with a message a record."""
     return spark.count(case, 1)
 
 
@@ -276,7 +277,7 @@ def spark_read(case: str) -> Result:
 
 
 def spark_read_singles(case: str) -> Result:
-    """The same for 1 GiB with a message a record."""
+    """The same with a message a record."""
     return spark.read(case, 1)
 
 
@@ -339,5 +340,7 @@ CASES: Final[dict[str, Case]] = {
     "spark-read": Case(spark_read, Bar("value", 150)),
     "spark-read-singles": Case(spark_read_singles, Bar("value", 50)),
     "spark-stream-latency": Case(spark.stream_latency, Bar("value", 1_000, is_ceiling=True)),
+    "audit": Case(auditing.audit, Bar("value", 40, is_ceiling=True)),
+    "audit-driver-memory": Case(auditing.driver_memory, Bar("value", 1_000, is_ceiling=True)),
     "long-poll-1000": Case(long_poll_1000, Bar("value", 5, is_ceiling=True)),
 }

@@ -26,8 +26,7 @@ from spark_jobs.source.session import spark_session
 
 KIB: Final = 1024
 TOPIC: Final = "bench"
-BATCHES_BYTES: Final = 4 << 30
-SINGLES_BYTES: Final = 1 << 30
+JOURNAL_BYTES: Final = 4 << 30
 PARTITIONS: Final = 4
 WARM_UPS: Final = 2  # Spark compiles its queries, and its workers import the reader
 TRIGGER_MS: Final = 500
@@ -37,14 +36,12 @@ _TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 
 def count(case: str, per_record: int) -> Result:
     """Count messages by offset alone: no payload is copied."""
-    size = BATCHES_BYTES if per_record > 1 else SINGLES_BYTES
-    return _read(case, "offset BIGINT", "count(offset)", per_record, size)
+    return _read(case, "offset BIGINT", "count(offset)", per_record)
 
 
 def read(case: str, per_record: int) -> Result:
     """Sum the lengths of payloads: all of them reach the JVM."""
-    size = BATCHES_BYTES if per_record > 1 else SINGLES_BYTES
-    return _read(case, "payload BINARY", "sum(length(payload))", per_record, size)
+    return _read(case, "payload BINARY", "sum(length(payload))", per_record)
 
 
 def stream_latency(case: str) -> Result:
@@ -77,10 +74,10 @@ def stream_latency(case: str) -> Result:
     return Result(case, median(delays_ms), "ms", TRIGGER_MS, detail)
 
 
-def _read(case: str, schema: str, expression: str, per_record: int, size: int) -> Result:
+def _read(case: str, schema: str, expression: str, per_record: int) -> Result:
     with tempfile.TemporaryDirectory(prefix="metaq-bench-") as directory, _spark("local[1]") as spark:
         path = Path(directory) / "broker"
-        messages = _write_journal(path, per_record, size)
+        messages = _write_journal(path, per_record)
         frame = spark.read.format("metaq").schema(schema).option("path", str(path)).load()
         for _ in range(WARM_UPS):
             frame.where("offset >= 0" if "offset" in schema else "payload IS NOT NULL").limit(1).collect()
@@ -88,8 +85,8 @@ def _read(case: str, schema: str, expression: str, per_record: int, size: int) -
         frame.selectExpr(expression).collect()
         elapsed, used = time.perf_counter() - began, _processor_s() - used
         baseline = _copy_rate(path)
-    detail = {"messages": messages, "clock_mb_s": round(size / elapsed / 1e6), "processor_s": round(used, 2)}
-    return Result(case, size / used / 1e6, "MB/s a core", baseline / 1e6, detail)
+    detail = {"messages": messages, "clock_mb_s": round(JOURNAL_BYTES / elapsed / 1e6), "processor_s": round(used, 2)}
+    return Result(case, JOURNAL_BYTES / used / 1e6, "MB/s a core", baseline / 1e6, detail)
 
 
 @contextlib.contextmanager
@@ -99,7 +96,7 @@ def _spark(master: str) -> Iterator[SparkSession]:
         yield spark
 
 
-def _write_journal(path: Path, per_record: int, size: int) -> int:
+def _write_journal(path: Path, per_record: int) -> int:
     """Write messages of 1 KiB, *per_record* in a record; returns how many."""
     frames = b"".join(encode_frame(number, 0, bytes(KIB)) for number in range(per_record))
     config = JournalConfig(flush=FlushMode.parse("interval:1000"))
@@ -107,7 +104,7 @@ def _write_journal(path: Path, per_record: int, size: int) -> int:
     try:
         store = JournalTransactionStore.open(storage, JournalIdentity("bench", 0), config, version="bench")
         try:
-            records = size // len(frames)
+            records = JOURNAL_BYTES // len(frames)
             for number in range(records):
                 store.put(PartitionName(TOPIC, number % PARTITIONS), [frames], len(frames), per_record)
         finally:
