@@ -4,6 +4,7 @@ A reader who meets a name knows which class it is, and nobody tells an error fro
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -11,11 +12,16 @@ import pytest
 
 ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = ("journal", "meta_broker", "meta_client", "spark_jobs", "zk")
-TREES: Final = {
-    path.relative_to(ROOT): ast.parse(path.read_text())
-    for package in PACKAGES
-    for path in sorted((ROOT / package).rglob("*.py"))
-}
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Every file of our packages. Parsed in a test: each worker imports this module."""
+    return {
+        path.relative_to(ROOT): ast.parse(path.read_text())
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
 
 
 def members_of(union: ast.expr) -> set[str]:
@@ -33,7 +39,7 @@ def returns_text_or_else(annotation: ast.expr) -> bool:
 def test_no_function_returns_text_beside_a_value() -> None:
     found = [
         f"{path}:{node.lineno} {node.name}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.returns is not None
@@ -60,7 +66,7 @@ def tuple_lengths() -> dict[str, int]:
     """Name of each NamedTuple -> the number of its fields."""
     return {
         node.name: sum(isinstance(field, ast.AnnAssign) for field in node.body)
-        for tree in TREES.values()
+        for tree in trees().values()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases)
     }
@@ -71,7 +77,7 @@ def test_no_union_has_tuples_that_may_be_equal() -> None:
     lengths = tuple_lengths()
     alike = {
         f"{path}:{union.lineno} {sorted(members)}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for union in ast.walk(tree)
         if isinstance(union, ast.BinOp)
         for members in [members_of(union) & lengths.keys()]
@@ -83,7 +89,7 @@ def test_no_union_has_tuples_that_may_be_equal() -> None:
 def public_classes() -> dict[str, list[str]]:
     """Name of each public class -> the modules that define it."""
     found: dict[str, list[str]] = {}
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(str(path))
