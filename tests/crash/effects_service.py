@@ -2,12 +2,12 @@
 
 import queue
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 from kazoo.client import KazooClient
+
+from tests.fixtures.forked import start_speaking
 
 WAIT_S = 60
 
@@ -18,9 +18,9 @@ class Service:
     def __init__(self, zookeeper: str, dsn: str, style: str, seed: int, errors: Path) -> None:
         self._zookeeper = zookeeper
         self._errors = errors
-        command = [sys.executable, "-m", "tests.crash.effects_child", zookeeper, dsn, style, str(seed)]
         with errors.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+            words = (zookeeper, dsn, style, str(seed))
+            self._process, self._said = start_speaking("tests.crash.effects_child", *words, stderr=log)
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -45,8 +45,7 @@ class Service:
         self._process.kill()
         self._process.wait()
         self._reader.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        self._said.close()
 
     def expire(self) -> None:
         """End its session, as ZooKeeper would in some seconds."""
@@ -57,8 +56,7 @@ class Service:
         usurper.close()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._said:
             self._lines.put(line)
 
     def _next(self) -> bytes:

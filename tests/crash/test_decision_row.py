@@ -8,19 +8,18 @@ prepared, and rows and messages are the same, as plain SQL and a plain consumer 
 
 import contextlib
 import os
-import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from meta_client import Client
 from tests.fixtures.broker import running_broker
-from tests.fixtures.forked import start_metaq
+from tests.fixtures.forked import start_metaq, start_speaking
 from tests.fixtures.replicas import Replicas, wait_until
 from tests.meta_client.coordinator.conftest import QUICK
 from tests.meta_client.transactions.conftest import BILLS, World
@@ -40,7 +39,6 @@ silence_ms = 800
 lag_ms = 1000
 heartbeat_ms = 100
 """
-ROOT = Path(__file__).parents[2]
 QUIET_S = 20.0  # on a busy machine: what a look takes, and a broker that comes back
 
 
@@ -91,11 +89,14 @@ def resolvers(world: World, directory: Path, *options: str) -> Iterator[list[Pat
 def one_life(world: World, server: Any, copies: Replicas, life: int, way: str, random: Random) -> int:
     """Run a service, kill other processes meanwhile, then end it. Returns how many slaves were promoted."""
     promotions = 0
-    module = "tests.crash.decision_row_child"
-    command = [sys.executable, "-m", module, world.deciding.url, world.zookeeper, str(life), way]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as service:
-        assert service.stdout is not None
-        assert service.stdout.readline() == b"works\n", service.stderr and service.stderr.read().decode()
+    words = ("tests.crash.decision_row_child", world.deciding.url, world.zookeeper, str(life), way)
+    with contextlib.ExitStack() as ends:
+        errors = ends.enter_context(tempfile.TemporaryFile())
+        service, said = start_speaking(*words, stderr=errors)
+        ends.enter_context(said)
+        ends.callback(service.wait)
+        ends.callback(service.kill)
+        assert said.readline() == b"works\n", text_of(errors)
         for _ in range(random.randint(0, 2)):
             time.sleep(random.uniform(0.2, 1.0))
             match random.choice(("orders", "bills", "database", "heir")):
@@ -111,10 +112,13 @@ def one_life(world: World, server: Any, copies: Replicas, life: int, way: str, r
                     time.sleep(random.choice((0.0, 0.5)))
                     broker.start()
         time.sleep(random.uniform(0.3, 1.0))
-        assert service.poll() is None, service.stderr and service.stderr.read().decode()
-        service.kill()
-        service.communicate()
+        assert service.poll() is None, text_of(errors)
     return promotions
+
+
+def text_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
 
 
 def take_over(copies: Replicas, random: Random) -> None:

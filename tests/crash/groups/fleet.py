@@ -1,8 +1,6 @@
 """Members of one group as processes, each with a link to ZooKeeper of its own, and what can be done to them."""
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.crash.groups.ledger import Delivery, Incident, read_deliveries
+from tests.fixtures.forked import Forked, start_module
 from tests.fixtures.tcp_proxy import TcpProxy
 from zk.session.lease import now
 
@@ -23,7 +22,7 @@ class Member:
 
     name: str
     log: Path
-    process: "subprocess.Popen[bytes]"
+    process: Forked
     link: TcpProxy
     is_well: bool = True
 
@@ -75,10 +74,9 @@ class Fleet:
             name = f"m{self._count:03}"
         log = self._directory / f"{name}.log"
         link = TcpProxy(self._zookeeper_port).__enter__()
-        words = [sys.executable, "-m", "tests.crash.groups.member", f"{link.connect}{self._chroot}"]
-        words += [GROUP, TOPIC, name, str(self._session_ms), str(log)]
+        words = (f"{link.connect}{self._chroot}", GROUP, TOPIC, name, str(self._session_ms), str(log))
         with log.with_suffix(".err").open("wb") as errors:
-            process = subprocess.Popen(words, stdout=errors, stderr=errors)
+            process = start_module("tests.crash.groups.member", *words, stdout=errors, stderr=errors)
         member = Member(name, log, process, link)
         with self._lock:
             self._members.append(member)
