@@ -104,9 +104,9 @@ _chroot_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+def zookeeper_server() -> Iterator[EmbeddedZooKeeper]:
     """One ZooKeeper for all the tests of one worker. A test that kills a server starts its own."""
-    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+    with EmbeddedZooKeeper() as server:
         yield server
 
 

@@ -18,26 +18,29 @@ LOG_LINES_MAX = 4  # of a failed start, quoted in its error
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
-def server_config(data: Path, address: str, port: int) -> str:
-    """Return the text of zoo.cfg: one server, sessions of 1 s to 2 min, `srvr` its only command."""
-    return "".join(
-        f"{key}={value}\n"
-        for key, value in {
-            "tickTime": TICK_MS,
-            "minSessionTimeout": SESSION_TIMEOUT_MS_MIN,
-            "maxSessionTimeout": SESSION_TIMEOUT_MS_MAX,
-            "dataDir": _escaped(data),
-            "clientPort": port,
-            "clientPortAddress": address,
-            "maxClientCnxns": CONNECTIONS_PER_ADDRESS_MAX,
-            "maxCnxns": CONNECTIONS_PER_ADDRESS_MAX,
-            "admin.enableServer": "false",
-            "4lw.commands.whitelist": "srvr",
-            "preAllocSize": LOG_PREALLOCATED_KIB,
-            "autopurge.snapRetainCount": 3,
-            "autopurge.purgeInterval": 1,
-        }.items()
-    )
+def server_config(data: Path, address: str, port: int, *, is_temporary: bool = False) -> str:
+    """Return the text of zoo.cfg: one server, sessions of 1 s to 2 min, `srvr` its only command.
+
+    *is_temporary*: no fsync. Its nodes outlive a killed server, but no power cut, which ends their directory anyway.
+    """
+    settings = {
+        "tickTime": TICK_MS,
+        "minSessionTimeout": SESSION_TIMEOUT_MS_MIN,
+        "maxSessionTimeout": SESSION_TIMEOUT_MS_MAX,
+        "dataDir": _escaped(data),
+        "clientPort": port,
+        "clientPortAddress": address,
+        "maxClientCnxns": CONNECTIONS_PER_ADDRESS_MAX,
+        "maxCnxns": CONNECTIONS_PER_ADDRESS_MAX,
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "srvr",
+        "preAllocSize": LOG_PREALLOCATED_KIB,
+        "autopurge.snapRetainCount": 3,
+        "autopurge.purgeInterval": 1,
+    }
+    if is_temporary:
+        settings["forceSync"] = "no"
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
 def server_command(java: Path, jars: Sequence[Path], config: Path) -> list[str]:

@@ -42,8 +42,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 class EmbeddedZooKeeper:
     """One standalone server. Use as a context manager, or start() and stop().
 
-    *data* keeps the nodes between runs; None: a temporary directory, removed by stop(). *port* 0: a free port, kept
-    across restarts. *address* is the address to listen on, without authentication. One thread owns it.
+    *data* keeps the nodes between runs; None: a temporary directory without fsync, removed by stop(). *port* 0: a free
+    port, kept across restarts. *address* is the address to listen on, without authentication. One thread owns it.
     """
 
     def __init__(self, data: Path | None = None, port: int = 0, address: str = "127.0.0.1") -> None:
@@ -148,7 +148,7 @@ class EmbeddedZooKeeper:
             self._data = None
 
     def _launch(self, port: int) -> None:
-        config = self.data / "zoo.cfg"
+        config, is_temporary = self.data / "zoo.cfg", self._given_data is None
         command = server_command(java_home() / "bin" / "java", _jars(), config)
         wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
         with contextlib.ExitStack() as stack:
@@ -156,7 +156,7 @@ class EmbeddedZooKeeper:
                 lock = stack.enter_context((self.data / "lock").open("wb"))
                 # Two servers on one directory destroy it. The child inherits the lock: held till it dies.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                config.write_text(server_config(self.data, self._address, port))
+                config.write_text(server_config(self.data, self._address, port, is_temporary=is_temporary))
                 log = stack.enter_context(self._log.open("wb"))
                 self._process = subprocess.Popen(  # noqa: S603 - our own command line, no shell
                     wrapper + command,

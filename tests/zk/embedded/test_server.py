@@ -59,12 +59,15 @@ def test_it_keeps_port_and_data_over_a_crash_and_a_stop(tmp_path: Path) -> None:
         assert read(again, "/kept") == b"yes"
 
 
-def test_temporary_data_is_removed() -> None:
+def test_temporary_data_outlives_a_killed_server_and_is_removed() -> None:
     with EmbeddedZooKeeper() as server:
         data = server.data
         port = int(server.connect.partition(":")[2])
-        assert (data / "zoo.cfg").read_text() == server_config(data, "127.0.0.1", port)
+        assert (data / "zoo.cfg").read_text() == server_config(data, "127.0.0.1", port, is_temporary=True)
         assert re.fullmatch(r"127\.0\.0\.1:\d+", server.connect)
+        write(server, "/kept", b"yes")
+        server.restart()
+        assert read(server, "/kept") == b"yes"
     assert not data.exists()
 
 
