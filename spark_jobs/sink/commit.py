@@ -28,6 +28,11 @@ _RESTORED: Final = (
     "its checkpoint is a copy, or was restored, and its batches may hold other rows than those of the same numbers; "
     "start it with a new checkpoint, from where the rows that are written end"
 )
+_REPEAT: Final = "start the broker, then the query: its next run commits the rest, and nothing twice"
+_DONT_REPEAT: Final = (
+    "do not repeat the write, whose rows would be there twice: start the broker, and `metaq txn resolver` or "
+    "`metaq txn doctor --apply` commits the rest"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +69,8 @@ class BatchEnd:
         it, it is over: attempts that still run see that, and resolvers, which roll back what could not be reached.
         Raises ZooKeeperUnavailable, with everything left in doubt for the next run."""
         if not self.decisions.forbid(name):
-            _log.warning("a decided batch is left to the next run gtrid=%s", name.gtrid)
+            left_to = "the next run" if name.is_repeatable else "resolvers: do not repeat it"
+            _log.warning("a decided batch is left to %s gtrid=%s", left_to, name.gtrid)
             return
         if not name.is_repeatable:
             self.decisions.delete()
@@ -96,12 +102,18 @@ class BatchEnd:
         for branch in decision.branches:
             while (error := self._commit(name, branch)) is not None:
                 if time.monotonic() > deadline:
+                    todo = _REPEAT if name.is_repeatable else _DONT_REPEAT
                     raise SinkFailed(
-                        f"{name.gtrid} is decided, and not yet committed at broker {branch.broker_id}: {error}; start "
-                        f"the broker, then the query: its next run commits the rest, and nothing twice"
+                        f"{name.gtrid} is decided, and not yet committed at broker {branch.broker_id}: {error}; {todo}"
                     )
                 time.sleep(RETRY_S)
-        self.decisions.finish(decision)
+        if name.is_repeatable:
+            self.decisions.finish(decision)
+            return
+        try:
+            self.decisions.delete()
+        except ZooKeeperError as error:  # no failure of the write, which would be repeated, and be there twice
+            _log.warning("a node is left to resolvers gtrid=%s reason=%s", name.gtrid, error)
 
     def _commit(self, name: BatchName, branch: BranchName) -> Unreachable | None:
         """Commit a branch; return why that is not known to have happened. Raises SinkFailed if it can't."""

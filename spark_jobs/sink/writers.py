@@ -59,8 +59,6 @@ class BatchWriter(DataSourceArrowWriter):
         with connected(self._options.cluster) as client:
             end = BatchEnd(client, first.name.query)
             end.commit(first.name, branches_in(messages), plan_of(self._options, first))
-            if not first.name.is_repeatable:
-                end.decisions.delete()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Roll back what the tasks have prepared. Raises as BatchEnd.abort."""

@@ -136,6 +136,15 @@ def test_a_resolver_rolls_back_what_a_write_that_is_over_has_left(world: World) 
     assert (world.prepared(), world.stored()) == (set(), Counter())
 
 
+def test_a_resolver_deletes_the_node_of_a_decided_write_that_nobody_can_repeat(world: World) -> None:
+    world.query = BatchName.once().query
+    Decisions(world.client.session, world.query).begin()
+    decisions = world.decide(0, world.prepare(0, 0, "decided"))
+    world.look()
+    assert (world.prepared(), world.stored()) == (set(), Counter(["decided"]))
+    assert decisions.read() == OVER
+
+
 def test_what_cannot_be_finished_is_told_and_holds_nothing_up(world: World, caplog: pytest.LogCaptureFixture) -> None:
     session = world.client.session
     strange = f"{session.paths.root}/metaq/spark/strange-{world.query}"

@@ -17,13 +17,15 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructType
 
-from meta_client.batches.decision import SinkFailed
-from meta_client.batches.names import QUALIFIER
-from spark_jobs.sink.commit import verbs_of
+from meta_client.batches.decision import Decisions, SinkFailed
+from meta_client.batches.finishing import BatchFinisher
+from meta_client.batches.names import QUALIFIER, BatchName, BranchName
+from spark_jobs.sink.commit import BatchEnd, verbs_of
 from spark_jobs.sink.options import write_options
 from spark_jobs.sink.writers import BatchWriter
 from tests.fixtures.hdfs_server import Hdfs
 from tests.spark_jobs.conftest import QUICK, SmallCluster
+from zk.errors import ZooKeeperUnavailable
 
 WAIT_S = 120
 
@@ -90,11 +92,15 @@ def test_a_failed_task_leaves_nothing(spark: SparkSession, cluster: SmallCluster
     assert prepared(cluster) == []
 
 
-def test_a_task_that_ends_after_its_write_leaves_nothing(cluster: SmallCluster, topic: str) -> None:
-    """Of a job that has failed, Spark's driver does not wait for the other tasks."""
+def begun(cluster: SmallCluster, topic: str) -> BatchWriter:
     schema = StructType().add("payload", StringType())
     given = {"zookeeper": cluster.zookeeper, "topic": topic}
-    writer = BatchWriter.begin(write_options(given, schema, overwrite=False, is_stream=False))
+    return BatchWriter.begin(write_options(given, schema, overwrite=False, is_stream=False))
+
+
+def test_a_task_that_ends_after_its_write_leaves_nothing(cluster: SmallCluster, topic: str) -> None:
+    """Of a job that has failed, Spark's driver does not wait for the other tasks."""
+    writer = begun(cluster, topic)
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"payload": ["late"]})
@@ -104,6 +110,36 @@ def test_a_task_that_ends_after_its_write_leaves_nothing(cluster: SmallCluster, 
         writer.write(rows())
     assert prepared(cluster) == []
     assert stored(cluster, topic) == Counter()
+
+
+def test_a_write_that_is_committed_has_not_failed(
+    cluster: SmallCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller would repeat it, and have its rows twice."""
+    before = decisions(cluster)
+    writer = begun(cluster, topic)
+    written = writer.write(iter([pa.RecordBatch.from_pydict({"payload": ["0"]})]))
+
+    def delete(self: Decisions) -> None:
+        raise ZooKeeperUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decisions, "delete", delete)
+        writer.commit([written])
+    assert stored(cluster, topic) == each_once(1)
+    (left,) = decisions(cluster) - before
+    BatchFinisher(cluster.client.session, verbs_of(cluster.client), 0.0).look()
+    assert decisions(cluster) == before, left
+
+
+def test_a_decided_write_that_nobody_can_repeat_says_so(cluster: SmallCluster) -> None:
+    name, nowhere = BatchName.once(), (BranchName(999, "0.0.nobody.999"),)
+    end = BatchEnd(cluster.client, name.query, patience_s=0)
+    end.decisions.begin()
+    with pytest.raises(SinkFailed, match="999.*do not repeat the write"):
+        end.commit(name, nowhere)
+    assert end.decisions.read().branches == nowhere
+    end.decisions.delete()
 
 
 def test_a_named_write_happens_once(spark: SparkSession, cluster: SmallCluster, topic: str) -> None:
