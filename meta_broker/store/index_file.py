@@ -19,7 +19,7 @@ import threading
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -59,16 +59,18 @@ class IndexDamaged(Exception):
 
 
 class IndexCold(Exception):
-    """The chunk is not in memory: have a worker call `run`, then ask again."""
+    """*chunks* are not in memory: have a worker call `run`, then ask again."""
 
-    def __init__(self, file: "IndexFile", chunk: int) -> None:
-        super().__init__(chunk)
+    def __init__(self, file: "IndexFile", chunks: Iterable[int]) -> None:
+        super().__init__(chunks)
         self._file = file
-        self._chunk = chunk
+        self._chunks = chunks
 
     def run(self) -> bytes:
-        """Load the chunk for the next caller. Blocks on the disk; any thread."""
-        self._file.load(self._chunk)
+        """Load the chunks for the next caller. Blocks on the disk; any thread."""
+        for chunk in self._chunks:
+            if not self._file.has(chunk):
+                self._file.load(chunk)
         return b""
 
 
@@ -198,6 +200,10 @@ class IndexFile:
             content = self._load_cached(chunk)
         return content, (entry - chunk * index_layout.CHUNK_ENTRIES) * ENTRY_BYTES
 
+    def has(self, chunk: int) -> bool:
+        """Return whether *chunk* is in memory."""
+        return chunk in self._chunks
+
     def load(self, chunk: int) -> None:
         """Read *chunk* into memory; if it is damaged, `at` raises from now on. Blocks on the disk."""
         try:
@@ -249,7 +255,12 @@ class IndexFile:
         messages, reads, end = 0, 0, min(self.chunks, chunk + COUNTED_CHUNKS_MAX)
         while chunk < end and reads < COUNTED_READS_MAX:
             if first or not (known := self._messages[chunk]):
-                content, at = self.at(chunk * index_layout.CHUNK_ENTRIES + first)
+                try:
+                    content, at = self.at(chunk * index_layout.CHUNK_ENTRIES + first)
+                except IndexCold:
+                    # All that the next call reads, and the one it ends in front of: a request loads chunks once.
+                    loaded = range(chunk, min(self.chunks, chunk + COUNTED_READS_MAX + 1))
+                    raise IndexCold(self, loaded) from None
                 known, reads = messages_in(memoryview(content)[at:]), reads + 1
                 if not first:
                     self._messages[chunk] = known
@@ -273,11 +284,11 @@ class IndexFile:
         if (reason := self._damaged.get(chunk)) is not None:
             raise IndexDamaged(reason)
         if self._unopened is not None:
-            raise IndexCold(self, chunk)
+            raise IndexCold(self, [chunk])
         start, file = chunk * index_layout.CHUNK_BYTES, self._file
         end = min(start + index_layout.CHUNK_BYTES, position(self.entries))
         if file is not None and file.read_cached(start, end - start) is None:
-            raise IndexCold(self, chunk)
+            raise IndexCold(self, [chunk])
         try:
             content = self.read(chunk)
         except IndexDamaged as error:

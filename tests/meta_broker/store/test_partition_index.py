@@ -21,7 +21,7 @@ from journal.records.record import PartitionName
 from journal.state.checkpoint import IndexFileEntry
 from journal.wal.open_file import OpenFile
 from meta_broker.store import index_file, index_layout, partition_index
-from meta_broker.store.index_file import IndexDamaged, IndexFile
+from meta_broker.store.index_file import IndexCold, IndexDamaged, IndexFile
 from meta_broker.store.index_layout import CHUNK_ENTRIES, ENTRY_BYTES, Spill, file_name
 from meta_broker.store.index_survey import IndexSurvey
 from meta_broker.store.partition_index import JournalSlice, PartitionIndex
@@ -567,3 +567,30 @@ def test_a_gap_at_the_beginning_is_in_front_of_the_first_run(tmp_path: Path) -> 
             assert [run.offset for run in index.runs(offset) if run.bytes] == [1000]
             assert index.nearest(offset) == 1000
         assert list(index.places(1000, 100)) == [JournalSlice(Lsn(256), 50)]
+
+
+def test_a_count_of_a_cold_index_loads_a_bounded_part_of_it(
+    small_chunks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is paused meanwhile, and looks up again after each part."""
+    del small_chunks
+    monkeypatch.setattr(index_file, "COUNTED_READS_MAX", 4)
+    monkeypatch.setattr(OpenFile, "read_cached", lambda self, position, size: None)
+    index, entries = PartitionIndex(tmp_path / "orders-0.index"), 400
+    for number in range(entries):
+        index.publish(publication(10 * number, 10, 100 * number + 1))
+    mark = checkpoint(index)
+    index.restore(0, 10 * entries, mark)
+    offset = messages = 0
+    while offset < index.end:
+        loads = 0
+        while True:
+            try:
+                found = index.count(offset)
+                break
+            except IndexCold as cold:
+                cold.run()
+                loads += 1
+        assert loads <= 12, "a bisect's chunks, then those it counts"
+        offset, messages = found.next_offset, messages + found.messages
+    assert messages == 2 * entries
