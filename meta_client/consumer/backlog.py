@@ -17,6 +17,7 @@ from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import Count
 
 COUNT_S: Final = 1.0  # between two counts of a partition
+COUNT_S_MAX: Final = 5.0  # for one count, which may take several answers
 LOOKED_AT_S: Final = 120.0  # after a look, the next one is expected for so long: scrapes come each minute or sooner
 
 
@@ -31,6 +32,7 @@ class Backlog:
     _batch: tuple[int, int, int] = (-1, -1, 0)  # offset, next offset and messages of the newest batch
     _asked_at: float = -COUNT_S
     _looked_at: float = -LOOKED_AT_S
+    _asked: tuple[Transport, int] | None = None  # the newest request, with its opaque
 
     def look(self, offset: int) -> int | None:
         """Return how many messages there are from *offset* on, where the partition continues; None: unknown."""
@@ -46,7 +48,9 @@ class Backlog:
         self._batch = offset, after, messages
         if after >= log_end:
             self._behind = after, 0
-        elif now < self._asked_at + COUNT_S or now > self._looked_at + LOOKED_AT_S:
+        elif now > self._looked_at + LOOKED_AT_S:
+            self._behind = -1, 0  # it gets old, and nobody looks
+        elif now < self._asked_at + COUNT_S:
             if behind == offset and before > messages:
                 self._behind = after, before - messages  # and those that came since
         else:
@@ -55,21 +59,38 @@ class Backlog:
         return False
 
     def ask(self, connection: Transport, offset: int) -> None:
-        """Have the broker count from *offset* on, without waiting for it."""
-        self._ask(connection, offset, offset, 0)
+        """Have the broker count from *offset* on, without waiting for it. Ends the count before. Raises NotConnected,
+        TooManyRequests."""
+        if self._asked is not None:
+            before, opaque = self._asked
+            before.abandon(opaque)
+        self._ask(connection, _Count(offset, self._asked_at), offset)
 
-    def _ask(self, connection: Transport, offset: int, at: int, messages: int) -> None:
+    def _ask(self, connection: Transport, count: "_Count", at: int) -> None:
         request = Count(self.topic, self.number, at, next_opaque())
-        connection.submit(request, partial(self._answered, connection, offset, at, messages))
+        self._asked = connection, request.opaque
+        connection.submit(request, partial(self._answered, connection, count, at))
 
-    def _answered(self, connection: Transport, offset: int, at: int, messages: int, reply: PendingReply) -> None:
+    def _answered(self, connection: Transport, count: "_Count", at: int, reply: PendingReply) -> None:
+        if count.began != self._asked_at or time.monotonic() > count.began + COUNT_S_MAX:
+            return
         try:
-            start, after, end, more = parse_counted(wait_result(reply, 0, f"count {self.topic}").message)
-            if start != at:
-                return  # retention took some: the next fetch tells
+            start, after, end, messages = parse_counted(wait_result(reply, 0, f"count {self.topic}").message)
+            count.messages += messages
+            if start != at or start == after < end:
+                return  # retention took some, as the next fetch tells; or the broker makes no progress
             if after < end:
-                self._ask(connection, offset, after, messages + more)
+                self._ask(connection, count, after)
             else:
-                self._behind = offset, messages + more
+                self._behind = count.offset, count.messages
         except MetaError:
             return  # unknown: a broker that can't answer this is asked for messages, too, and that is logged
+
+
+@dataclass(slots=True, eq=False)
+class _Count:
+    """What a broker has counted from *offset* on, in the answers so far."""
+
+    offset: int
+    began: float
+    messages: int = 0

@@ -148,7 +148,7 @@ class Positions:
                 for reply in replies:
                     answer = wait_result(reply, ANSWER_TIMEOUT_S, f"count {_name(key)}").message
                     start, after, end, messages = parse_counted(answer)
-                    if start == wanted[key]:
+                    if start == wanted[key] and (start < after or after == end):  # else it would never end
                         told.add(key)
                         counts[key] += messages
                         if after < end:
