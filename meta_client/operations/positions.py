@@ -163,7 +163,8 @@ class Positions:
 
     def tell_reset(self, group: str, offsets: Mapping[TopicPartition, tuple[int | None, int]]) -> None:
         """Have brokers put into their audit log that the group's stored offsets are set, from each first to its second.
-        Skips brokers that keep no record of it. Raises MetaError if one refuses, or does not answer."""
+        Skips brokers that keep no record of it. Raises MetaError if one refuses, or does not answer; others may have
+        their lines then."""
 
         def request(connection: Transport, key: TopicPartition) -> Sequence[Request]:
             if "reset" not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
@@ -171,9 +172,14 @@ class Positions:
             before, after = offsets[key]
             return [ResetGroup(key[0], group, key[1].number, -1 if before is None else before, after, next_opaque())]
 
+        left = set(offsets)
         for key, replies in self._asked(offsets, request):
+            left.discard(key)
             for reply in replies:
                 wait_result(reply, ANSWER_TIMEOUT_S, f"reset of group {group} at {_name(key)}, for the audit log")
+        if left:
+            names = ", ".join(map(_name, sorted(left)))
+            raise NotConnected(f"the brokers of {names} can't note the reset in their audit logs: nothing was reset")
 
     def tell_epochs(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
         """Announce new epochs of partitions to brokers, which then reject waiting fetches of former owners. Skips
