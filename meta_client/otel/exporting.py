@@ -1,6 +1,8 @@
 """Spans of a command: exported as the SDK's environment variables say. Imported by commands that are told to."""
 
-from collections.abc import Iterator
+import logging
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Final
@@ -10,6 +12,9 @@ from meta_client.protocol.errors import MetaError
 
 EXPORTERS: Final = "opentelemetry_traces_exporter"  # of entry points, OpenTelemetry's own
 
+END_S_MAX: Final = 5.0  # of exporting what is left: whoever stops a command waits for it
+_log = logging.getLogger(__name__)
+
 
 class NoExporter(MetaError):
     """Traces can't be exported: install what the message names."""
@@ -18,7 +23,7 @@ class NoExporter(MetaError):
 @contextmanager
 def exporting(name: str) -> Iterator[None]:
     """Make spans until the block ends, and give them to the exporter *name*, as OTEL_TRACES_EXPORTER names it: console,
-    otlp_proto_http. What is left is exported at the end. Raises NoExporter without it."""
+    otlp_proto_http. What is left is exported at the end, for END_S_MAX at most. Raises NoExporter without it."""
     try:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -28,11 +33,29 @@ def exporting(name: str) -> Iterator[None]:
     if name not in found:
         known = ", ".join(sorted(found)) or "none"
         raise NoExporter(f"traces: no exporter {name!r} is installed, of {known}: pip install its package")
+    try:
+        exporter = found[name].load()()
+    except Exception as error:  # anybody's: it lacks a package, say, or its settings
+        raise NoExporter(f"traces: exporter {name!r} can't be used: {error}") from error
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(found[name].load()()))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     enable_tracing(provider)
     try:
         yield
     finally:
         disable_tracing()
-        provider.shutdown()
+        _end(provider.shutdown)
+
+
+def _end(shut_down: Callable[[], None]) -> None:
+    def run() -> None:
+        try:
+            shut_down()
+        except Exception as error:  # anybody's; what the command did is done
+            _log.warning("exporter not ended well error=%r", error)
+
+    ending = threading.Thread(target=run, name="exporter's end", daemon=True)
+    ending.start()
+    ending.join(END_S_MAX)
+    if ending.is_alive():
+        _log.warning("spans left out: the exporter takes longer seconds=%g", END_S_MAX)
