@@ -21,7 +21,7 @@ from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.operations.placement import brokers_of
 from meta_client.protocol.answers import PartitionOffsets, parse_counted, parse_offset, parse_offset_range
-from meta_client.protocol.errors import MetaError, Moved, NotFound
+from meta_client.protocol.errors import MetaError, Moved, NotFound, RemoteError
 from meta_client.protocol.id_layout import time_ms_of
 from meta_client.protocol.messages import HEADER, HEADER_BYTES
 from meta_client.protocol.requests import OFFSET_END, Count, Fetch, Get, OffsetQuery, Offsets, Request, ResetGroup
@@ -153,8 +153,8 @@ class Positions:
                         counts[key] += messages
                         if after < end:
                             left[key] = after
-            except NotFound:
-                pass  # the topic was deleted meanwhile
+            except RemoteError:
+                pass  # unknown of this partition: its topic was deleted meanwhile, or its index is being rebuilt
             except MetaError as error:
                 self._fell_silent(key, error)
         for key in wanted.keys() - told:

@@ -111,3 +111,18 @@ def test_a_command_ends_with_a_broker_that_makes_no_progress(client: Client, sta
     broker = start_broker(0, {"orders": 1}, answering(ANSWERS["no progress"]))
     assert Positions(client).messages({("orders", Partition(0, 0)): 100}) == {}
     assert counts(broker.peer) == 1
+
+
+def test_a_partition_that_can_t_be_counted_hides_no_other(client: Client, start_broker: StartBroker) -> None:
+    def handle(request: Request) -> bytes | None:
+        if isinstance(request, Count) and request.partition == 0:
+            return b"result 503 7 %d\r\nrebuilt" % request.opaque
+        return answering(lambda count: b"%d 9000 9000 5" % count.offset)(request)
+
+    start_broker(0, {"orders": 2}, handle)
+    told: list[str] = []
+    positions = Positions(client, told.append)
+    for _ in range(2):  # a group after the other
+        offsets = {("orders", Partition(0, number)): 100 for number in range(2)}
+        assert positions.messages(offsets) == {("orders", Partition(0, 1)): 5}
+    assert told == []
