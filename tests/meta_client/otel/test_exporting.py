@@ -33,8 +33,8 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     about = tmp_path / "their_exporters-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their-exporters\nVersion: 1.0\n")
-    points = "hangs=their_exporters:Hangs\nraises=their_exporters:Raises\nunmade=their_exporters:Unmade\nlost=no_module:X\n"
-    (about / "entry_points.txt").write_text(f"[{module.EXPORTERS}]\n{points}")
+    points = [f"{each.lower()}=their_exporters:{each}" for each in ("Hangs", "Raises", "Unmade")]
+    (about / "entry_points.txt").write_text("\n".join([f"[{module.EXPORTERS}]", *points, "lost=no_module:X"]))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(module, "END_S_MAX", 0.3)
 

@@ -136,7 +136,7 @@ def test_a_decided_write_that_nobody_can_repeat_says_so(cluster: SmallCluster) -
     name, nowhere = BatchName.once(), (BranchName(999, "0.0.nobody.999"),)
     end = BatchEnd(cluster.client, name.query, patience_s=0)
     end.decisions.begin()
-    with pytest.raises(SinkFailed, match="999.*do not repeat the write"):
+    with pytest.raises(SinkFailed, match=r"999.*do not repeat the write"):
         end.commit(name, nowhere)
     assert end.decisions.read().branches == nowhere
     end.decisions.delete()
