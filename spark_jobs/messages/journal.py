@@ -136,7 +136,8 @@ def read_task(
 
     names = Names(task.broker_id, selection.span)
     with SegmentFiles(place_of(task.path), task.slices) as files:
-        for batch in PublishedMessages(files, len(task.slices) - 1, names, on_missing, task.start):
+        found = PublishedMessages(files, len(task.slices) - 1, names, on_missing, task.start, selection.wants_xid)
+        for batch in found:
             try:
                 rows = _rows(batch, names, selection, columns)
             except InvalidFrames as error:

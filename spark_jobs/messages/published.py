@@ -48,26 +48,30 @@ class PublishedMessages:
         index: int,
         names: Names,
         on_missing: Callable[[str], None],
-        start: int | None = None,
+        start: int | None,
+        wants_xid: Callable[[str | None], bool],
     ) -> None:
         """*index*: of the segment in *files*; *on_missing* is called with what does not read back, and may raise.
-        *start*: LSN of the first record that is read for what it publishes."""
+        *start*: LSN of the first record that is read for what it publishes. *wants_xid*: False for a transaction whose
+        messages are left out; None stands for messages outside of one."""
         self._files = files
         self._index = index
         self._names = names
         self._on_missing = on_missing
         self._branches = UnendedBranches()
         self._start = start
+        self._wants_xid = wants_xid
         self._known_from = files.slices[index].base if start is None else start  # LSN from which on branches are known
         self._batch = _Batch()
 
     def __iter__(self) -> Iterator[PublishedBatch]:
         """Raises StorageFailed, InvalidRecord, and what *on_missing* raises."""
+        on_put = self._add_put if self._wants_xid(None) else None
         for found in self._files.blocks(self._index, self._start):
             if isinstance(found, MissingRange):
                 self._on_missing(f"LSNs {found.lsn} to {found.end} of the journal do not read back: {found.reason}")
                 continue
-            for commit, lsn in follow(found, self._branches, self._add_put):
+            for commit, lsn in follow(found, self._branches, on_put):
                 yield from self._publish(commit, lsn, found)
             if self._batch.rows:
                 yield self._finish(found)
@@ -77,7 +81,10 @@ class PublishedMessages:
             self._batch.add(name, "", base, count, body, at)
 
     def _publish(self, commit: Commit, lsn: int, block: RecordBlock) -> Iterator[PublishedBatch]:
+        key = str(commit.key)
         try:
+            if not self._wants_xid(key):
+                return
             wanted = [self._names.number(each.name.topic.encode(), each.name.partition) for each in commit.assignments]
             if max(wanted, default=-1) < 0:
                 return
@@ -89,7 +96,6 @@ class PublishedMessages:
                 published = self._branches.published(commit.branch_lsn, commit.assignments)
         finally:
             self._branches.drop(commit.branch_lsn)
-        key = str(commit.key)
         for name, assignment, extents in zip(wanted, commit.assignments, published, strict=True):
             base = int(assignment.base)
             for extent in extents if name >= 0 else ():

@@ -1,4 +1,4 @@
-"""Selects messages by topic, offset and time, and by those of Spark's filters that can be applied exactly. Pure.
+"""Selects messages by topic, offset, time, transaction, and those of Spark's filters that can be applied exactly. Pure.
 
 Filters are conjunctions: each narrows the selection. A filter that is not exactly expressed here stays Spark's.
 """
@@ -29,12 +29,13 @@ from spark_jobs.messages.names import OffsetSpan
 from spark_jobs.source.directory import LSN_MAX
 from spark_jobs.source.filters import constant_of
 
-_TEXTS: Final = ("topic", "partition")
+_TEXTS: Final = ("topic", "partition", "xid")
 _TYPES: Final[dict[str, DataType]] = {
     "topic": StringType(),
     "partition": StringType(),
     "offset": LongType(),
     "timestamp": TimestampType(),
+    "xid": StringType(),
 }
 # Spark orders strings as UTF-8 bytes, Python as code points: the same order.
 _COMPARE: Final[dict[type[Filter], Callable[[Any, Any], Any]]] = {
@@ -105,11 +106,12 @@ class Selection:
     conditions: list[Condition] = field(default_factory=list)
 
     def take(self, pushed: Filter) -> bool:
-        """Apply *pushed* from here on. Returns False to leave it to Spark."""
+        """Apply *pushed* from here on. Returns False to have Spark apply it, too: to rows of brokers, which do not tell
+        the transaction."""
         if (condition := condition_of(pushed)) is None:
             return False
         self.conditions.append(condition)
-        return True
+        return condition.column != "xid"
 
     def limit(
         self,
@@ -133,6 +135,10 @@ class Selection:
         return self.is_subscribed(topic) and all(
             each.of_text(topic) for each in self.conditions if each.column == "topic"
         )
+
+    def wants_xid(self, xid: str | None) -> bool:
+        """True if a message of that transaction may be wanted; None: outside of one, which meets no condition."""
+        return all(xid is not None and each.of_text(xid) for each in self.conditions if each.column == "xid")
 
     def span(self, topic: str, partition: str) -> OffsetSpan | None:
         """Return the offsets wanted of a partition, None if there are none."""

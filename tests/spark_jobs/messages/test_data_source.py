@@ -56,6 +56,8 @@ def test_brokers_and_journals_say_the_same(spark: SparkSession, cluster: SmallCl
     with_xid = read(spark, path=folder, subscribe=filled).where("xid IS NOT NULL").select("payload", "xid").collect()
     assert {row.xid for row in with_xid} == {row.xid for row in with_xid if bytes(row.payload).startswith(b"committed")}
     assert len(with_xid) == 3
+    for options, count in (({"path": folder}, 3), ({"zookeeper": cluster.zookeeper}, 0)):  # brokers tell no transaction
+        assert read(spark, subscribe=filled, **options).where(f"xid = '{with_xid[0].xid}'").count() == count
     age = abs(datetime.now(UTC).timestamp() - from_brokers[0].timestamp.timestamp())
     assert age < 600
     with_headers = read(spark, path=folder, subscribe=filled, includeHeaders="true")

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo, In, StringStartsWith
 
 from journal.records.decoders import decode
 from journal.records.header import Offset
@@ -22,7 +23,7 @@ from meta_client.protocol.messages import FLAG_ATTRIBUTE, HEADER_BYTES, encode_b
 from meta_client.protocol.trace_context import with_traceparent
 from spark_jobs.messages.journal import plan_tasks, read_task
 from spark_jobs.messages.segments import DataLost
-from spark_jobs.messages.selection import Selection
+from spark_jobs.messages.selection import Condition, Selection
 from tests.spark_jobs.journals import ORDERS, REFUNDS, Pen, body, flip, key, records_of, segment_bases, store_in
 
 COLUMNS = ("topic", "partition", "offset", "id", "key", "payload", "xid", "error")
@@ -133,6 +134,16 @@ def test_rows_are_what_the_fold_publishes(tmp_path: Path, seed: int) -> None:
         for row in expected
         if row["topic"] == "orders" and (row["partition"] != "3-1" or row["offset"] >= middle)
     ]
+    # So does a filter by transaction, which Spark applies once more.
+    some = sorted({row["xid"] for row in expected if row["xid"] is not None})[::4]
+    for pushed, wanted in (
+        (EqualTo(("xid",), some[0]), some[:1]),
+        (In(("xid",), (*some, None)), some),
+        (StringStartsWith(("xid",), "no such"), []),
+    ):
+        selection = Selection()
+        assert not selection.take(pushed)
+        assert read(tmp_path, selection) == [row for row in expected if row["xid"] in wanted]
 
 
 def test_the_honest_journal(honest: Path) -> None:
@@ -192,8 +203,9 @@ def test_a_commit_without_its_messages_is_data_loss(pen: Pen, tmp_path: Path) ->
     with pytest.raises(DataLost, match="that the COMMIT at LSN"):
         read(tmp_path / "journal")
     assert [row["offset"] for row in read(tmp_path / "journal", fails=False)] == [0, 100]
-    # Nobody asked for that topic: nothing is missing.
+    # Nobody asked for that topic, or that transaction: nothing is missing.
     assert len(read(tmp_path / "journal", Selection(topics=frozenset({"refunds"})))) == 2
+    assert read(tmp_path / "journal", Selection(conditions=[Condition("xid", EqualTo, ("another",))])) == []
 
 
 def test_damage_is_data_loss(honest: Path) -> None:
