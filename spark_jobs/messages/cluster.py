@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from meta_client.client import Client
-from meta_client.consumer.routing import plan_routes
+from meta_client.consumer.routing import Routes
 from meta_client.errors import BrokerAway, ConnectionLost, NothingToRead, ReplyTimeout
 from meta_client.net.calls import wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
@@ -22,7 +22,14 @@ from meta_client.protocol.requests import OFFSET_END, OffsetQuery, Offsets
 from spark_jobs.messages.batches import PartitionId
 from spark_jobs.messages.options import ClusterAddress, InvalidOption
 from spark_jobs.messages.selection import Selection
-from zk.brokers.cluster import read_brokers, read_topic, read_topic_names, subscribable_partitions
+from zk.brokers.cluster import (
+    BrokerEntry,
+    Brokers,
+    read_brokers,
+    read_topic,
+    read_topic_names,
+    subscribable_partitions,
+)
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition
 from zk.tree.paths import TopicKind
@@ -36,11 +43,12 @@ _log = logging.getLogger(__name__)
 
 
 class OfferedPartition(NamedTuple):
-    """A partition and the broker to read it from."""
+    """A partition, the broker that tells its offsets, and all of its replicas that are up."""
 
     topic: str
     partition: Partition
     url: BrokerUrl
+    replicas: BrokerEntry
 
     @property
     def name(self) -> PartitionId:
@@ -91,18 +99,18 @@ class Cluster:
 
     def is_up(self, topic: str, broker_id: int) -> bool:
         """Return True if the broker answers for its partitions. Raises MetaError, ZooKeeperError."""
-        return broker_id in self._offered(topic)[1]
+        return broker_id in self._offered(topic)[2]
 
     def _places(self, selection: Selection, *, may_lack: bool) -> Iterable[OfferedPartition]:
         for topic in self._topics(selection):
-            partitions, urls = self._offered(topic)
+            partitions, routes, brokers = self._offered(topic)
             if not partitions and selection.topics is not None and not may_lack:
                 raise NothingToRead(f"read {topic}: no broker offers this topic: see `metaq topics`")
             for partition in partitions:
                 if selection.span(topic, str(partition)) is None:
                     continue
-                if (url := urls.get(partition.broker_id)) is not None:
-                    yield OfferedPartition(topic, partition, url)
+                if (route := routes.choose(partition, None)) is not None:
+                    yield OfferedPartition(topic, partition, route.url, brokers[partition.broker_id])
                 elif not may_lack:
                     raise BrokerAway(f"read {topic}/{partition}: its broker is not up: start it, or wait")
 
@@ -113,18 +121,26 @@ class Cluster:
             raise InvalidOption('option "subscribePattern" needs "zookeeper": brokers do not list their topics')
         return [topic for topic in read_topic_names(self._client.session) if selection.wants_topic(topic)]
 
-    def _offered(self, topic: str) -> tuple[list[Partition], Mapping[int, BrokerUrl]]:
+    def _offered(self, topic: str) -> tuple[list[Partition], Routes, Brokers]:
+        partitions: list[Partition]
+        brokers: Brokers
         if self._is_direct:
             view = self._client.topology.view(topic, ANSWER_TIMEOUT_S)
-            return list(view.partitions), view.urls
-        session = self._client.session
-        return subscribable_partitions(read_topic(session, TopicKind.SUB, topic)), plan_routes(read_brokers(session))
+            partitions = list(view.partitions)
+            brokers = {broker_id: BrokerEntry(url) for broker_id, url in view.urls.items()}
+        else:
+            session = self._client.session
+            partitions = subscribable_partitions(read_topic(session, TopicKind.SUB, topic))
+            brokers = read_brokers(session)
+        routes = Routes()
+        routes.set_brokers(brokers)
+        return partitions, routes, brokers
 
     def _ranges(
         self, places: Collection[OfferedPartition], time_ms: int, *, may_lack: bool
     ) -> dict[PartitionId, PartitionOffsets]:
         found: dict[PartitionId, PartitionOffsets] = {}
-        ordered = sorted(places)
+        ordered = sorted(places, key=lambda place: (place.topic, place.partition))
         for first in range(0, len(ordered), AT_ONCE_MAX):
             asked: list[tuple[OfferedPartition, list[PendingReply]]] = []
             for place in ordered[first : first + AT_ONCE_MAX]:

@@ -2,30 +2,28 @@
 
 import logging
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from meta_client.net.calls import checked_value, wait_result
-from meta_client.net.connections import CONNECT_TIMEOUT_S, Connections
+from meta_client.net.calls import wait_result
+from meta_client.net.connections import Connections
 from meta_client.net.opaques import next_opaque
 from meta_client.net.security import PLAIN, Security
-from meta_client.net.transport import Transport
 from meta_client.protocol.answers import parse_offset
 from meta_client.protocol.errors import InvalidMessage, Moved, NotFound
-from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES
-from meta_client.protocol.requests import Get, OffsetQuery
+from meta_client.protocol.messages import HEADER_BYTES
+from meta_client.protocol.requests import OffsetQuery
 from spark_jobs.messages.batches import message_batch
 from spark_jobs.messages.cluster import ANSWER_TIMEOUT_S, GROUP
 from spark_jobs.messages.frames import FRAME, Extents, Frames, broken_checksums, whole_frames
+from spark_jobs.messages.replicas import ReplicaReader
 from spark_jobs.messages.segments import DataLost
 from spark_jobs.messages.selection import Selection
 from spark_jobs.source.record_block import gather
-from zk.tree.broker_url import BrokerUrl
-
-FETCH_BYTES: Final = DATA_BYTES_MAX + HEADER_BYTES  # a whole message at least
+from zk.brokers.cluster import BrokerEntry
+from zk.tree.nodes import Partition
 
 _log = logging.getLogger(__name__)
 
@@ -33,11 +31,11 @@ _log = logging.getLogger(__name__)
 class FetchTask(InputPartition):
     """Messages of a partition that begin in [start, end)."""
 
-    def __init__(self, topic: str, partition: str, url: str, start: int, end: int) -> None:
+    def __init__(self, topic: str, partition: str, replicas: BrokerEntry, start: int, end: int) -> None:
         super().__init__((topic, partition, start, end))
         self.topic = topic
         self.partition = partition
-        self.url = url
+        self.replicas = replicas
         self.start = start
         self.end = end
 
@@ -53,9 +51,11 @@ def read_task(
     """Fetch a range. Raises DataLost, InvalidMessage for bytes that are no message, MetaError."""
     connections = Connections.secured(security)
     try:
-        connection = connections.get(BrokerUrl.parse(task.url), CONNECT_TIMEOUT_S)
-        has_times = connection.capabilities(ANSWER_TIMEOUT_S).metaq_version is not None
-        for position, body in _bodies(connection, task, fail_on_data_loss):
+        partition = Partition.maybe_parse(task.partition)
+        assert partition is not None
+        reader = ReplicaReader(connections, task.topic, partition, task.replicas)
+        has_times = reader.connection().capabilities(ANSWER_TIMEOUT_S).metaq_version is not None
+        for position, body in _bodies(reader, task, partition.number, fail_on_data_loss):
             extents, frames = _frames(task, position, body)
             wanted = (frames.offset >= task.start) & (frames.offset < task.end)
             if (mask := selection.mask(frames, has_times=has_times)) is not None:
@@ -67,19 +67,21 @@ def read_task(
         connections.close()
 
 
-def _bodies(connection: Transport, task: FetchTask, fail_on_data_loss: bool) -> Iterator[tuple[int, bytes]]:
+def _bodies(
+    reader: ReplicaReader, task: FetchTask, number: int, fail_on_data_loss: bool
+) -> Iterator[tuple[int, bytes]]:
     """Yield bytes of the partition with their offset, from a message's beginning on; at least all of [start, end)."""
-    number = int(task.partition.partition("-")[2])
     what = f"{task.topic}/{task.partition}"
     # A batch may have ended inside a message, which an offset in bytes can't tell: begin where one surely begins.
     query = OffsetQuery(task.topic, GROUP, number, task.start, next_opaque())
-    position = parse_offset(wait_result(connection.submit(query), ANSWER_TIMEOUT_S, f"offset of {what}").message)
+    position = parse_offset(
+        wait_result(reader.connection().submit(query), ANSWER_TIMEOUT_S, f"offset of {what}").message
+    )
     if position > task.start:
         _lost(what, task.start, position, fail_on_data_loss)
     while position < task.end:
-        get = Get(task.topic, GROUP, number, position, FETCH_BYTES, next_opaque())
         try:
-            body = bytes(checked_value(connection.submit(get).wait(ANSWER_TIMEOUT_S), f"get {what} at {position}").body)
+            body = reader.fetch(position)
         except Moved as error:
             _lost(what, position, error.offset, fail_on_data_loss)
             if error.offset <= position:
@@ -87,6 +89,8 @@ def _bodies(connection: Transport, task: FetchTask, fail_on_data_loss: bool) -> 
             position = error.offset
             continue
         except NotFound:
+            body = b""
+        if not body:
             _lost(what, position, position, fail_on_data_loss)
             return
         ends = whole_frames(body, 0, len(body))

@@ -59,7 +59,7 @@ def fetch_tasks(
             spans.append((name, first, after))
     most = max(1, -(-sum(after - first for _, first, after in spans) // options.partitions_min))
     return [
-        FetchTask(*name, str(cut.places[name].url), begin, min(begin + most, after))
+        FetchTask(*name, cut.places[name].replicas, begin, min(begin + most, after))
         for name, first, after in spans
         for begin in range(first, after, most)
     ]

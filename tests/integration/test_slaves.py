@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 
 from journal.records.xid import XaKey, Xid
 from meta_broker.replication.replica.slave_file import SlaveFile
@@ -22,6 +23,9 @@ from meta_client.protocol.requests import (
     TransactionVerb,
 )
 from meta_client.protocol.responses import Behind, Data, Result
+from spark_jobs.formats import MetaqReader
+from spark_jobs.messages import replicas
+from spark_jobs.messages.options import read_options
 from tests.fixtures.broker import CONFIG
 from tests.fixtures.replicas import ReplicaProcess, Replicas, copied_bytes, wait_until
 from tests.fixtures.wire import Refused, WireClient
@@ -90,6 +94,19 @@ def reading(open_client: OpenClient, inbox: Inbox, group: str = "group") -> Iter
 def wait_for(inbox: Inbox, count: int) -> None:
     """Each of the messages, once."""
     wait_until(lambda: inbox.payloads == payloads(0, count), f"{count} messages: {sum(inbox.payloads.values())}")
+
+
+def spark_reader(zookeeper: Chroot) -> tuple[MetaqReader, list[InputPartition]]:
+    """Plan a query of Spark over all of topic orders, without a Spark."""
+    options = read_options({"zookeeper": zookeeper.connect, "subscribe": "orders"}, is_stream=False)
+    reader = MetaqReader(options, ("payload",))
+    return reader, reader.partitions()
+
+
+def rows(planned: tuple[MetaqReader, list[InputPartition]]) -> list[bytes]:
+    """Run the tasks; returns the payloads, sorted."""
+    reader, tasks = planned
+    return sorted(row["payload"] for task in tasks for batch in reader.read(task) for row in batch.to_pylist())
 
 
 def stats(wire: WireClient) -> dict[str, str]:
@@ -310,7 +327,11 @@ def test_two_masters_and_three_slaves_one_of_which_starts_again(
 
 
 def test_a_reader_far_behind_is_sent_to_the_slave_and_comes_back_at_the_end(
-    tmp_path: Path, zookeeper: Chroot, session: ZooKeeperSession, open_client: OpenClient
+    tmp_path: Path,
+    zookeeper: Chroot,
+    session: ZooKeeperSession,
+    open_client: OpenClient,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With no memory to speak of, whatever is not the newest message is out of it."""
     config = STEADY.replace("[broker]\n", "[broker]\nhot_read_memory_ratio = 0\n")
@@ -333,6 +354,24 @@ def test_a_reader_far_behind_is_sent_to_the_slave_and_comes_back_at_the_end(
             wait_for(inbox, 402)
             with WireClient(running.master.port) as wire:
                 assert int(stats(wire)["cmd_get"]) >= 4  # where it began, where it waits
+
+        # So is a task of Spark, which goes back to the master when the slave is gone, and does without one, too.
+        monkeypatch.setattr(replicas, "FETCH_BYTES", 500)
+        wanted = sorted(payloads(0, 402))
+        with WireClient(slave.port) as copy:
+            wait_until(lambda: len(copy.read_all("orders", 1)) == 201, "everything is there")
+            planned = spark_reader(zookeeper)
+            before = int(stats(copy)["cmd_get"])
+            assert rows(planned) == wanted
+            assert int(stats(copy)["cmd_get"]) - before > 10
+        slave.kill()
+        assert rows(planned) == wanted
+        slave.start()
+        wait_registered(session)
+        with WireClient(slave.port) as copy:
+            wait_until(lambda: len(copy.read_all("orders", 1)) == 201, "everything is there")
+        running.master.stop()
+        assert rows(spark_reader(zookeeper)) == wanted
 
 
 @pytest.mark.scenario("H04", "H05")

@@ -25,6 +25,8 @@ from spark_jobs.messages.segments import DataLost
 from spark_jobs.messages.selection import Selection
 from spark_jobs.messages.stream import MessageStream, limited
 from tests.spark_jobs.conftest import SmallCluster
+from zk.brokers.cluster import BrokerEntry
+from zk.tree.broker_url import BrokerUrl
 
 WAIT_S = 60
 
@@ -127,7 +129,7 @@ def test_messages_that_are_gone(cluster: SmallCluster, topic: str) -> None:
         assert patient.latestOffset(beyond, ReadAllAvailable())[topic]["0-0"] == 10_000_000
     finally:
         patient.stop()
-    task = FetchTask(topic, "0-0", cluster.brokers[0].url, 10_000, 20_000)
+    task = FetchTask(topic, "0-0", BrokerEntry(BrokerUrl.parse(cluster.brokers[0].url)), 10_000, 20_000)
     with pytest.raises(DataLost, match=r"-0: offsets from [0-9]+ on are not stored any more"):
         list(fetching.read_task(task, Selection(), ("offset",), fail_on_data_loss=True))
     assert list(fetching.read_task(task, Selection(), ("offset",), fail_on_data_loss=False)) == []
