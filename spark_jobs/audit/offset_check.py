@@ -55,7 +55,8 @@ def offset_findings(ranges: DataFrame, starts: DataFrame, default_start: int | N
     *starts* (topic, partition, start): start of a partition's log. *default_start*: start of all others; None: unknown,
     accept that of the first range. Ranges below a start are those that retention has yet to delete.
     """
-    placed = _after_what(ranges).join(starts.withColumnRenamed("start", "log_start"), ["topic", "partition"], "left")
+    log_starts = F.broadcast(starts.withColumnRenamed("start", "log_start"))  # or a task gets all of a partition
+    placed = _after_what(ranges).join(log_starts, ["topic", "partition"], "left")
     start, lsn, before = F.col("start"), F.col("lsn"), F.col("before")
     expected = F.coalesce(before, F.col("log_start"), F.lit(default_start).cast("long"))
     lost = text("offsets [%s, %s) are lost: no record holds them", expected, start)

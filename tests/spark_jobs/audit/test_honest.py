@@ -3,9 +3,12 @@
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from pyspark.sql import SparkSession
 
 from journal.records.decoders import decode
 from journal.records.record import Commit, PutRecord
@@ -15,8 +18,10 @@ from journal.state.relocation import read_chunk, relocation_chunks
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
+from spark_jobs.audit.offset_check import offset_findings, offset_ranges
 from spark_jobs.audit.report import AuditVerdict, Totals
 from spark_jobs.source.places import plan
+from spark_jobs.source.schemas import StartRow, arrow_table
 from tests.spark_jobs.audit.reports import Audit
 from tests.spark_jobs.journals import (
     IDENTITY,
@@ -120,7 +125,36 @@ def test_a_live_broker_is_audited_while_it_writes(tmp_path: Path, audit: Audit) 
     assert reports[1].totals.segments > 2
 
 
-def test_what_retention_deleted_is_not_lost(honest: Path, audit: Audit) -> None:
+def nodes(plan: Any) -> Iterator[Any]:
+    """Yield the nodes of Spark's plan, a Java object."""
+    yield plan
+    for number in range(plan.children().size()):
+        yield from nodes(plan.children().apply(number))
+
+
+def check_no_task_gets_a_partition(spark: SparkSession, path: Path) -> None:
+    """Of a journal too large to be broadcast, records are sent and sorted by segment: only a segment's sum goes by
+    partition alone."""
+    records = spark.read.format("metaq-journal").load(str(path))
+    starts = spark.createDataFrame(arrow_table(StartRow, [StartRow("orders", 0, 0)]))
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
+    try:
+        found = offset_findings(offset_ranges(records), starts, None)
+        plan = found._jdf.queryExecution().executedPlan()
+    finally:
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+    shuffles = [each for each in nodes(plan) if each.nodeName() == "Exchange"]
+    by_partition = [each for each in shuffles if "segment#" not in each.outputPartitioning().toString()]
+    assert len(shuffles) > len(by_partition) == 1, plan.toString()
+    assert by_partition[0].child().nodeName() == "HashAggregate"
+    assert "segment#" in by_partition[0].child().groupingExpressions().toString()
+    sorts = [each.sortOrder().toString() for each in nodes(plan) if each.nodeName() == "Sort"]
+    assert sorts
+    assert all("segment#" in each for each in sorts), plan.toString()
+
+
+def test_what_retention_deleted_is_not_lost(honest: Path, audit: Audit, spark: SparkSession) -> None:
+    check_no_task_gets_a_partition(spark, honest)
     storage = DirectoryStorage.open_for_reading(honest)
     segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
     second = segment_bases(honest)[1]
