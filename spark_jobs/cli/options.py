@@ -1,6 +1,7 @@
 """Options of every command that runs on Spark."""
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
@@ -24,6 +25,14 @@ class Setting(click.ParamType):  # type: ignore[type-arg]  # a subscript fails o
         return key, setting
 
 
+def _coordinates(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    for each in value.split(",") if value is not None else ():
+        if _COORDINATE.fullmatch(each) is None:
+            raise click.BadParameter(f"{each!r} is not GROUP:ARTIFACT:VERSION", ctx, param)
+    return value
+
+
+_COORDINATE: Final = re.compile(r"[^:,\s]+(:[^:,\s]+){2}")
 _OPTIONS: Final = (
     click.option(
         "--master",
@@ -35,7 +44,12 @@ _OPTIONS: Final = (
     click.option(
         "--conf", "settings", type=Setting(), multiple=True, help="A setting of Spark; may be given more than once."
     ),
-    click.option("--packages", metavar="G:A:V,...", help="Java packages for Spark, by their Maven coordinates."),
+    click.option(
+        "--packages",
+        metavar="G:A:V,...",
+        callback=_coordinates,
+        help="Java packages for Spark, by their Maven coordinates.",
+    ),
 )
 
 

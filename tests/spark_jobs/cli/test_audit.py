@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.audit.report import CLAIMS, AuditReport, AuditVerdict, CheckResult, Example, Totals
 from spark_jobs.cli import audit as command
 from spark_jobs.source.session import InvalidMaster, checked_master
-from tests.spark_jobs.conftest import Started
+from tests.spark_jobs.conftest import QUICK, Started
 from tests.spark_jobs.journals import flip, records_of
 
 TOTALS = Totals(
@@ -80,13 +80,17 @@ def test_damage_in_one_of_two_is_told_in_json_with_exit_code_1(
 
     @contextmanager
     def given(master: str, *, name: str, options: Mapping[str, str]) -> Iterator[SparkSession]:
-        assert (master, name, options) == ("local[*]", "metaq audit", {})
-        yield spark_started.session
+        assert (master, name, options) == ("local[2]", "metaq audit", QUICK | {"spark.jars.packages": "g:a:1,g:b:2"})
+        yield spark_started.session  # which was made with these, but for packages, which would be downloaded
 
     monkeypatch.setattr("spark_jobs.source.session.spark_session", given)
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(command.audit, [str(honest_master_copy), str(honest), "--json"])
+    words = ["--json", "--master", "local[2]", "--packages", "g:a:1,g:b:2"]
+    words += [word for key, value in QUICK.items() for word in ("--conf", f"{key}={value}")]
+    done = CliRunner().invoke(command.audit, [str(honest_master_copy), str(honest), *words])
     assert done.exit_code == 1, done.stderr
+    assert spark_started.session.sparkContext.master == "local[2]"
+    assert {key: spark_started.session.conf.get(key) for key in QUICK} == QUICK
     sound, answer = map(json.loads, done.stdout.splitlines())
     assert (sound["holds"], sound["path"]) == (True, str(honest_master_copy))
     assert (answer["holds"], answer["path"]) == (False, str(honest))
@@ -100,6 +104,13 @@ def test_damage_in_one_of_two_is_told_in_json_with_exit_code_1(
     assert spark_started.stderr.read_bytes() == printed
     assert {file.name: file.read_bytes() for file in honest.iterdir()} == before
     assert [file.name for file in tmp_path.iterdir()] == ["honest"]
+
+
+@pytest.mark.parametrize("packages", ["postgresql", "g:a", "g:a:1,", "g:a:1:2", "g: a:1"])
+def test_what_is_no_package_is_refused(packages: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(command.audit, [str(tmp_path), "--packages", packages])
+    assert result.exit_code == 2
+    assert "is not GROUP:ARTIFACT:VERSION" in result.stderr
 
 
 @pytest.mark.parametrize(
