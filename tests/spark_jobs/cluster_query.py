@@ -1,18 +1,24 @@
-"""A Spark program on a cluster: writes rows to one topic, streams it into another, and counts what is there.
+"""A Spark program on a cluster: writes rows to one topic, streams it into another, counts what is there, and
+certifies the transactions of a database.
 
-python -m tests.spark_jobs.cluster_query MASTER ZOOKEEPER DIRECTORY JOURNAL
+python -m tests.spark_jobs.cluster_query MASTER ZOOKEEPER DIRECTORY JOURNAL DATABASE
 """
 
 import sys
+from pathlib import Path
 
+from spark_jobs.certificate.database import Marker
+from spark_jobs.certificate.join import JoinRequest
+from spark_jobs.certificate.statement import make_certificate
 from spark_jobs.formats import register
 from spark_jobs.source.session import spark_session
 from tests.fixtures.spark_cluster import SETTINGS
 
 ROWS = 40
+SOLD = 3  # transactions of the database, a row and a message each
 
 
-def main(master: str, zookeeper: str, directory: str, journal: str) -> None:
+def main(master: str, zookeeper: str, directory: str, journal: str, database: str) -> None:
     with spark_session(master, name="messages", options=SETTINGS) as spark:
         register(spark)
         rows = spark.range(0, ROWS, 1, 4).selectExpr("string(id) AS payload")
@@ -25,7 +31,11 @@ def main(master: str, zookeeper: str, directory: str, journal: str) -> None:
         query = sink.option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True).start()
         query.awaitTermination()
         stored = spark.read.format("metaq").schema("offset BIGINT").option("path", journal).load()
-        assert stored.count() == 2 * ROWS - 10
+        assert stored.count() == 2 * ROWS - 10 + SOLD
+        request = JoinRequest((Path(journal),), database, (Marker.parse("sold.gtrid"),), 0)
+        body = make_certificate(spark, request)
+        counts = {name: one["transactions"] for name, one in body["classes"].items() if one["transactions"]}
+        assert (counts, body["refused"]) == ({"committed": SOLD}, []), body
 
 
 if __name__ == "__main__":

@@ -4,17 +4,20 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from meta_client.client import Client
+from meta_client.transactions.databases import init
 from spark_jobs.source.cluster import ClusterAway, check_reachable
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq, start_metaq, start_module
+from tests.fixtures.postgres import Database
 from tests.fixtures.replicas import wait_until
 from tests.fixtures.spark_cluster import SETTINGS, spark_cluster, spark_master
-from tests.spark_jobs.cluster_query import ROWS
+from tests.spark_jobs.cluster_query import ROWS, SOLD
 from zk.embedded.chroot import Chroot
 
 WITHIN_S = 60  # without a start of Spark, which takes minutes on a busy machine; on a quiet one it is less than 20
@@ -36,10 +39,25 @@ def test_an_audit_runs_on_the_workers(cluster: str, honest: Path) -> None:
     assert {check["verdict"] for check in report["checks"]} <= {"holds"}
 
 
-def test_messages_are_written_streamed_and_read_on_the_workers(
-    cluster: str, broker: BrokerProcess, zookeeper: Chroot, tmp_path: Path
+def test_messages_are_written_streamed_read_and_certified_on_the_workers(
+    cluster: str, broker: BrokerProcess, zookeeper: Chroot, database: Database, tmp_path: Path
 ) -> None:
-    words = ("tests.spark_jobs.cluster_query", cluster, zookeeper.connect, str(tmp_path), str(broker.data))
+    with Client(zookeeper.connect) as client, closing(database.connect()) as connection:
+        init(database.dsn, keep_s=3600)
+        connection.execute("CREATE TABLE sold (gtrid text)")
+        connection.commit()
+        for number in range(SOLD):
+            with client.transaction(connection, wait=True) as transaction:
+                transaction.send("meta-test", str(number).encode())
+                connection.execute("INSERT INTO sold VALUES (%s)", (transaction.gtrid,))
+    words = (
+        "tests.spark_jobs.cluster_query",
+        cluster,
+        zookeeper.connect,
+        str(tmp_path),
+        str(broker.data),
+        database.dsn,
+    )
     assert start_module(*words).wait(RUN_S) == 0
     with Client(zookeeper.connect) as client:
         assert sorted(int(message.payload) for message in client.browse("invoices")) == list(range(10, ROWS))
