@@ -89,7 +89,7 @@ class Backlog:
 
 @dataclass(slots=True, eq=False)
 class _Count:
-    """What a broker has counted from *offset* on, in the answers so far."""
+    """Count of the messages from *offset* on, as far as a broker has answered."""
 
     offset: int
     began: float
