@@ -28,12 +28,6 @@ class DeliveryResult(NamedTuple):
     consumed: OffsetEntry | None = None
     failure: DeliveryFailure | None = None
 
-    def taken_of(self, batch: Batch) -> int:
-        """Return how many messages of *batch* were delivered."""
-        if self.failure is None:
-            return len(batch)
-        return sum(message.next_offset <= self.next_offset for message in batch.messages)
-
 
 class Delivery(Protocol):
     """Delivers one partition to the user while it is assigned."""

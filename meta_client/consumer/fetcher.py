@@ -310,7 +310,8 @@ class Fetcher:
                 self.on_returned()
         if not is_current_delivery:
             return
-        self.assignments.count_delivered(batch.topic, outcome.taken_of(batch), outcome.next_offset - batch.offset)
+        taken = sum(m.next_offset <= outcome.next_offset for m in batch.messages) if outcome.failure else len(batch)
+        self.assignments.count_delivered(batch.topic, taken, outcome.next_offset - batch.offset)
         if outcome.failure is None:
             request.delivered(outcome.next_offset, log_end)
         else:

@@ -69,7 +69,7 @@ def traced(tmp_path: Path, zookeeper: Chroot) -> Iterator[Traced]:
             yield Traced(client, here, broker)
     finally:
         here.uninstall()
-        broker.kill()
+        broker.end()
 
 
 def put(traced: Traced) -> set[Stack]:
