@@ -54,7 +54,9 @@ def stream_latency(case: str) -> Result:
         delays_ms.extend((now - float(row.payload.decode())) * 1e3 for row in found)
 
     with environment("sync") as on, tempfile.TemporaryDirectory() as scratch, _spark("local[2]") as spark:
-        source = spark.readStream.format("metaq").options(zookeeper=on.zookeeper, subscribe=TOPIC)
+        source = spark.readStream.format("metaq").options(
+            zookeeper=on.zookeeper, subscribe=TOPIC, startingOffsets="earliest"
+        )
         writer = source.schema("payload BINARY").load().writeStream.foreachBatch(take)
         writer = writer.option("checkpointLocation", scratch).trigger(processingTime=f"{TRIGGER_MS} milliseconds")
         query = writer.start()
