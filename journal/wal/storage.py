@@ -4,6 +4,7 @@ All other files use the protocols `Storage` and `StorageFile`, so that tests can
 power. System errors become StorageFailed here.
 """
 
+import errno
 import fcntl
 import os
 import time
@@ -19,6 +20,7 @@ from journal.wal.storage_file import Buffer, DirectoryFile, StorageFile, drop_cl
 MIB = 1024 * 1024
 BLOCK_BYTES = 4096  # unit of direct writes that every disk and file system accepts
 LOCK_TRIES, LOCK_PAUSE_S = 5, 0.01
+_NO_LOCKS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system that has none
 TMP_SUFFIX = ".tmp"  # of a file not renamed into place yet; never read
 # Zeros written per fsync while a file is prezeroed: one fsync of the whole file would delay the writer's.
 PREZERO_BYTES = 4 * MIB
@@ -134,8 +136,10 @@ class DirectoryStorage:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
-            except OSError:
-                return False  # a file system without locks, which nobody can hold
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                return False  # nobody can hold it
             finally:
                 os.close(fd)
         return False

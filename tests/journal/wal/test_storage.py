@@ -1,5 +1,6 @@
 """The one file that calls the operating system, on a real directory."""
 
+import errno
 import fcntl
 import os
 import resource
@@ -68,6 +69,22 @@ def test_nothing_in_the_directory_is_the_lock(tmp_path: Path) -> None:
     assert not DirectoryStorage.open_for_reading(tmp_path).is_held()
 
 
+def test_whether_it_is_held_is_no_guess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = DirectoryStorage.open_for_reading(tmp_path)
+
+    def fails(number: int) -> None:
+        def flock(fd: int, operation: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+
+    fails(errno.EOPNOTSUPP)
+    assert not storage.is_held(), "nobody can hold it where there are no locks"
+    fails(errno.ENOLCK)
+    with pytest.raises(StorageFailed, match="No locks available"):
+        storage.is_held()
+
+
 def test_a_holder_in_another_container_is_one(tmp_path: Path) -> None:
     """Its lock is not in this namespace's /proc/locks."""
     looks = f"from pathlib import Path; from {DirectoryStorage.__module__} import DirectoryStorage as Storage; "
@@ -77,7 +94,7 @@ def test_a_holder_in_another_container_is_one(tmp_path: Path) -> None:
     found = subprocess.run(elsewhere, capture_output=True, text=True, check=False)
     storage.close()
     if "unshare" in found.stderr:
-        pytest.skip(found.stderr)
+        pytest.skip(f"no other PID namespace: {found.stderr.strip()}")
     assert found.stdout == "True\n"
 
 
