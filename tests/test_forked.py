@@ -1,4 +1,4 @@
-"""What the tests start ends with them, also when they are killed."""
+"""Processes that tests start end with them, also when the tests are killed."""
 
 import os
 import select

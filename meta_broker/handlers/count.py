@@ -12,7 +12,7 @@ from journal.records.record import PartitionName
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.get import unknown_partition, visible_index
 from meta_broker.handlers.message_reader import MessageReader
-from meta_broker.store.cold_read import ColdRead, SegmentReaders
+from meta_broker.store.cold_read import ColdRead
 from meta_broker.store.index_file import IndexCold
 from meta_broker.store.partition_index import JournalSlice, StoredExtent
 from meta_client.protocol.answers import Counted, format_counted
@@ -36,7 +36,7 @@ class CountHandler:
 
     def _look_up(self, count: Count, below: dict[StoredExtent, int]) -> bytes:
         """Look up the answer; *below*: messages of fronts of runs, as an earlier look-up had them counted. Raises as
-        MessageReader.index_at, IndexDamaged, IndexCold."""
+        MessageReader.index_at, IndexDamaged, IndexCold, ArchiveCold, StorageFailed."""
         name = PartitionName(count.topic, count.partition)
         index = visible_index(self._context, name)
         if index is None:
@@ -50,33 +50,23 @@ class CountHandler:
         if front is not None:
             if front not in below:
                 store = self._context.store
-                raise _FrontCold(store.tier or store.journal, front, below)
+                read = ColdRead(store.tier or store.journal, [JournalSlice(front.lsn, front.bytes)])
+                raise IndexCold(functools.partial(_count_front, read, front, below))
             messages -= below[front]
         return _answer(count, Counted(offset, next_offset, index.end, messages))
 
 
-class _FrontCold(IndexCold):
-    """The front of a run is to be looked into: have a worker call `run`, then look up again."""
-
-    def __init__(self, segments: SegmentReaders, front: StoredExtent, below: dict[StoredExtent, int]) -> None:
-        """Open the run's segment. Raises ArchiveCold, StorageFailed."""
-        Exception.__init__(self, front)
-        self._read = ColdRead(segments, [JournalSlice(front.lsn, front.bytes)])
-        self._front = front
-        self._below = below
-
-    def run(self) -> bytes:
-        """Count the messages that begin in the front. Blocks on the disk; any thread. Raises StorageFailed."""
-        front, data = self._front, self._read.run()
-        at = messages = 0
-        while at < len(data) and messages < front.messages:
-            messages += 1
-            length: int = _LENGTH.unpack_from(data, at)[0] if len(data) - at >= _LENGTH.size else len(data)
-            if length < 0:
-                raise StorageFailed(f"the message at LSN {front.lsn + at} has {length} bytes")
-            at += HEADER_BYTES + length
-        self._below[front] = messages
-        return b""
+def _count_front(read: ColdRead, front: StoredExtent, below: dict[StoredExtent, int]) -> None:
+    """Count into *below* the messages that begin in *front*, which *read* reads. Blocks on the disk; any thread. Raises
+    StorageFailed."""
+    data, at, messages = read.run(), 0, 0
+    while at < len(data) and messages < front.messages:
+        messages += 1
+        length: int = _LENGTH.unpack_from(data, at)[0] if len(data) - at >= _LENGTH.size else len(data)
+        if length < 0:
+            raise StorageFailed(f"the message at LSN {front.lsn + at} has {length} bytes")
+        at += HEADER_BYTES + length
+    below[front] = messages
 
 
 def _answer(count: Count, counted: Counted) -> bytes:

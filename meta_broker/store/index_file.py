@@ -19,7 +19,8 @@ import threading
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -59,18 +60,15 @@ class IndexDamaged(Exception):
 
 
 class IndexCold(Exception):
-    """*chunks* are not in memory: have a worker call `run`, then ask again."""
+    """Something is not in memory: have a worker call `run`, then ask again."""
 
-    def __init__(self, file: "IndexFile", chunks: Iterable[int]) -> None:
-        super().__init__(chunks)
-        self._file = file
-        self._chunks = chunks
+    def __init__(self, load: Callable[[], None]) -> None:
+        super().__init__()
+        self._load = load
 
     def run(self) -> bytes:
-        """Load the chunks for the next caller. Blocks on the disk; any thread."""
-        for chunk in self._chunks:
-            if not self._file.has(chunk):
-                self._file.load(chunk)
+        """Load it for the next caller. Blocks on the disk; any thread. Raises StorageFailed."""
+        self._load()
         return b""
 
 
@@ -200,16 +198,15 @@ class IndexFile:
             content = self._load_cached(chunk)
         return content, (entry - chunk * index_layout.CHUNK_ENTRIES) * ENTRY_BYTES
 
-    def has(self, chunk: int) -> bool:
-        """Return whether *chunk* is in memory."""
-        return chunk in self._chunks
-
-    def load(self, chunk: int) -> None:
-        """Read *chunk* into memory; if it is damaged, `at` raises from now on. Blocks on the disk."""
-        try:
-            self._keep(chunk, self.read(chunk))
-        except IndexDamaged as error:
-            self._damaged[chunk] = str(error)
+    def load(self, chunks: Iterable[int]) -> None:
+        """Read *chunks* into memory; where one is damaged, `at` raises from now on. Blocks on the disk."""
+        for chunk in chunks:
+            if chunk in self._chunks:
+                continue
+            try:
+                self._keep(chunk, self.read(chunk))
+            except IndexDamaged as error:
+                self._damaged[chunk] = str(error)
 
     def read(self, chunk: int) -> bytes:
         """Return the verified entries of a chunk. Blocks on the disk. Raises IndexDamaged, and what `open` raises."""
@@ -260,7 +257,7 @@ class IndexFile:
                 except IndexCold:
                     # All that the next call reads, and the one it ends in front of: a request loads chunks once.
                     loaded = range(chunk, min(self.chunks, chunk + COUNTED_READS_MAX + 1))
-                    raise IndexCold(self, loaded) from None
+                    raise IndexCold(partial(self.load, loaded)) from None
                 known, reads = messages_in(memoryview(content)[at:]), reads + 1
                 if not first:
                     self._messages[chunk] = known
@@ -284,11 +281,11 @@ class IndexFile:
         if (reason := self._damaged.get(chunk)) is not None:
             raise IndexDamaged(reason)
         if self._unopened is not None:
-            raise IndexCold(self, [chunk])
+            raise IndexCold(partial(self.load, [chunk]))
         start, file = chunk * index_layout.CHUNK_BYTES, self._file
         end = min(start + index_layout.CHUNK_BYTES, position(self.entries))
         if file is not None and file.read_cached(start, end - start) is None:
-            raise IndexCold(self, [chunk])
+            raise IndexCold(partial(self.load, [chunk]))
         try:
             content = self.read(chunk)
         except IndexDamaged as error:

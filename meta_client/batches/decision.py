@@ -63,7 +63,7 @@ class Decisions:
     def __init__(self, session: ZooKeeperSession, query: str) -> None:
         self._session = session
         self._path = session.paths.of(QueryKey(query))
-        self._missing = BatchDecision(NOTHING) if BatchName(query, 0).is_repeatable else OVER
+        self._is_repeatable = BatchName(query, 0).is_repeatable
 
     def begin(self) -> None:
         """Make the node of a write that nobody can repeat; it is OVER before, and after `delete`."""
@@ -96,7 +96,10 @@ class Decisions:
         return False
 
     def finish(self, decision: BatchDecision) -> None:
-        """Note that every broker has confirmed *decision*."""
+        """Note that every broker has confirmed *decision*: nobody asks for that of a write that nobody can repeat."""
+        if not self._is_repeatable:
+            self.delete()
+            return
         before = self._read()
         if before.decision == decision and not decision.is_done:
             done = msgspec.structs.replace(decision, is_done=True)
@@ -108,7 +111,7 @@ class Decisions:
 
     def _read(self) -> _Read:
         if (node := self._session.read(self._path)) is None:
-            return _Read(self._missing, None)
+            return _Read(BatchDecision(NOTHING) if self._is_repeatable else OVER, None)
         return _Read(decode_decision(self._path, node.data), node.version)
 
 

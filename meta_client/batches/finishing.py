@@ -72,10 +72,7 @@ class BatchFinisher:
             return
         for branch in decision.branches:
             commit_branch(self._verbs, name, branch)
-        if name.is_repeatable:
-            decisions.finish(decision)
-        else:
-            decisions.delete()  # its driver, which does so, has failed
+        decisions.finish(decision)
         del self._seen[name]
         self.counts = self.counts._replace(batches_finished=self.counts.batches_finished + 1)
         log.info("decided batch finished gtrid=%s branches=%d", name.gtrid, len(decision.branches))

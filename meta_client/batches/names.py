@@ -1,8 +1,8 @@
 """Names of a sink's transactions and branches. Pure.
 
-gtrid = ``spark:<query>:<batch>``: one transaction a micro-batch. ``~`` begins the query of a write that nobody can
-repeat. bqual = ``<partition>.<attempt>.<nonce>.<broker>``:
-each attempt of a task has a branch of its own at each broker, so that of two attempts only one is committed.
+gtrid = ``spark:<query>:<batch>``: one transaction a micro-batch; the query of a write that nobody can repeat begins
+with ``~``. bqual = ``<partition>.<attempt>.<nonce>.<broker>``: each attempt of a task has a branch of its own at each
+broker, so that of two attempts only one is committed.
 """
 
 import re

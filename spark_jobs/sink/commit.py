@@ -107,12 +107,12 @@ class BatchEnd:
                         f"{name.gtrid} is decided, and not yet committed at broker {branch.broker_id}: {error}; {todo}"
                     )
                 time.sleep(RETRY_S)
-        if name.is_repeatable:
-            self.decisions.finish(decision)
-            return
         try:
-            self.decisions.delete()
-        except ZooKeeperError as error:  # no failure of the write, which would be repeated, and be there twice
+            self.decisions.finish(decision)
+        except ZooKeeperError as error:
+            if name.is_repeatable:
+                raise
+            # No failure of the write: its caller would repeat it, and have it twice.
             _log.warning("a node is left to resolvers gtrid=%s reason=%s", name.gtrid, error)
 
     def _commit(self, name: BatchName, branch: BranchName) -> Unreachable | None:

@@ -136,7 +136,7 @@ def write_task(options: WriteOptions, name: BatchName, rows: Iterator[pa.RecordB
                 for topic, partition, key, payload in _messages(batch, options.topic):
                     producer.send_async(topic, payload, key, partition)
             prepared = branches.prepare()
-            if Decisions(client.session, name.query).read() == OVER:
+            if not name.is_repeatable and Decisions(client.session, name.query).read() == OVER:
                 raise SinkFailed(f"{name.gtrid} is over: another of its tasks failed, or it was cancelled")
         except BaseException:
             branches.rollback()

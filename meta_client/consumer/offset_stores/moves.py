@@ -1,6 +1,7 @@
 """All ways to move an offset in a table. Uses a database through `OffsetRows`."""
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
@@ -58,10 +59,6 @@ def batches(messages: Iterable[ReceivedMessage]) -> list[Batch]:
     """Group *messages*, which a program may have sorted, into batches by partition. Sorted, so that two transactions
     over several partitions lock rows in the same order and never deadlock."""
     by_place: dict[tuple[str, Partition], list[ReceivedMessage]] = {}
-    for message in sorted(messages, key=_offset):
+    for message in sorted(messages, key=attrgetter("offset")):
         by_place.setdefault((message.topic, message.partition), []).append(message)
     return [Batch(*key, some[0].offset, some[-1].next_offset, some) for key, some in sorted(by_place.items())]
-
-
-def _offset(message: ReceivedMessage) -> int:
-    return message.offset

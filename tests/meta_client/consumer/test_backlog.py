@@ -44,6 +44,15 @@ def connected(answer: Callable[[Count], bytes] | None) -> Iterator[tuple[Peer, C
             connection.close()
 
 
+def counting(connection: Connection) -> Backlog:
+    """One that has had its broker count from 100 on."""
+    lag = Backlog("orders", 0)
+    lag.look(100)
+    assert lag.received(0, 100, 1, 9000)
+    lag.ask(connection, 100)
+    return lag
+
+
 def counts(peer: Peer) -> int:
     return sum(isinstance(request, Count) for request in peer.received)
 
@@ -58,10 +67,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_nonsense_ends_a_count(answer: Callable[[Count], bytes]) -> None:
     with connected(answer) as (peer, connection):
-        lag = Backlog("orders", 0)
-        lag.look(100)
-        assert lag.received(0, 100, 1, 9000)
-        lag.ask(connection, 100)
+        lag = counting(connection)
         wait_until(lambda: counts(peer) > 0)
         time.sleep(0.1)
         assert counts(peer) == 1
@@ -71,10 +77,7 @@ def test_nonsense_ends_a_count(answer: Callable[[Count], bytes]) -> None:
 def test_an_endless_count_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog, "COUNT_S_MAX", 0.2)
     with connected(lambda count: b"%d %d %d 1" % (count.offset, count.offset + 1, 2**62)) as (peer, connection):
-        lag = Backlog("orders", 0)
-        lag.look(100)
-        assert lag.received(0, 100, 1, 9000)
-        lag.ask(connection, 100)
+        counting(connection)
         wait_until(lambda: counts(peer) > 2)
         time.sleep(0.3)
         asked = counts(peer)
@@ -97,10 +100,7 @@ def test_unanswered_counts_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_nobody_has_looked_at_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     with connected(lambda count: b"%d 9000 9000 50" % count.offset) as (_, connection):
-        lag = Backlog("orders", 0)
-        lag.look(100)
-        assert lag.received(0, 100, 1, 9000)
-        lag.ask(connection, 100)
+        lag = counting(connection)
         wait_until(lambda: lag.look(100) == 50)
         monkeypatch.setattr(backlog, "LOOKED_AT_S", 0.0)
         assert not lag.received(100, 200, 5, 20_000), "others may have come, for hours"
