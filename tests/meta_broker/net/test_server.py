@@ -11,6 +11,8 @@ from meta_broker.errors import CannotListen
 from meta_broker.net import listening
 from meta_broker.net.server import Server
 
+OWN = ("127.0.78.1", "127.0.78.2")  # no other test binds them: what is free at one is free at the other
+
 
 def nobody_cares(error: StorageFailed) -> None:
     raise AssertionError(error)
@@ -72,8 +74,8 @@ def test_any_free_port_is_free_at_every_address(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_one_address_in_use_is_enough_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "addresses_of", addresses("127.0.0.1", "127.0.0.2"))
-    with socket.create_server(("127.0.0.2", 0)) as taken:
+    monkeypatch.setattr(listening, "addresses_of", addresses(*OWN))
+    with socket.create_server((OWN[1], 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=f"cannot listen on two:{port}: Address already in use: stop what uses"):
             asyncio.run(reserve("two", port))
