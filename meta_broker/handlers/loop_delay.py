@@ -1,12 +1,16 @@
 """Measures the longest delay of the event loop's callbacks."""
 
 import asyncio
+import time
 from collections import deque
+from typing import Final
 
 from journal.wal.histogram import Histogram, HistogramSnapshot
 
-INTERVAL_S = 0.01  # between two samples: shorter delays may be missed
-WINDOW_S = 60
+INTERVAL_S: Final = 0.01  # between two samples: shorter delays may be missed
+IDLE_INTERVAL_S: Final = 0.05  # while the loop has next to nothing to do: samples were most of an idle broker's work
+IDLE_SHARE: Final = 0.05  # of a core, at most
+WINDOW_S: Final = 60
 
 
 class LoopDelay:
@@ -23,6 +27,8 @@ class LoopDelay:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self._interval_s = INTERVAL_S
+        self._worked_s = 0.0  # processor time of the loop's thread at the last sample
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -40,7 +46,7 @@ class LoopDelay:
         return max((longest for _, longest in self._seconds), default=0.0)
 
     def delays(self) -> HistogramSnapshot:
-        """Return the delays in seconds, one every INTERVAL_S. Any thread."""
+        """Return the delays in seconds, one a sample. Any thread."""
         return self._delays.snapshot()
 
     def record(self, delay_ms: float) -> None:
@@ -64,7 +70,10 @@ class LoopDelay:
 
     def _sample_later(self) -> None:
         assert self._loop is not None
-        self._due = self._loop.time() + INTERVAL_S
+        before, self._worked_s = self._worked_s, time.thread_time()
+        is_idle = self._worked_s - before < self._interval_s * IDLE_SHARE
+        self._interval_s = IDLE_INTERVAL_S if is_idle else INTERVAL_S
+        self._due = self._loop.time() + self._interval_s
         self._timer = self._loop.call_at(self._due, self._sample)
 
     def _drop_old(self) -> None:

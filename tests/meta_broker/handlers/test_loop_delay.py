@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from meta_broker.handlers.loop_delay import INTERVAL_S, WINDOW_S, LoopDelay
+from meta_broker.handlers.loop_delay import IDLE_INTERVAL_S, INTERVAL_S, WINDOW_S, LoopDelay
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.virtual_loop import VirtualLoop
 from tests.fixtures.wire import WireClient
 
 
@@ -17,14 +18,30 @@ def test_what_holds_the_loop_is_measured() -> None:
         delay = LoopDelay()
         loop = asyncio.get_running_loop()
         delay.begin(loop)
-        await asyncio.sleep(3 * INTERVAL_S)
+        await asyncio.sleep(3 * IDLE_INTERVAL_S)
         loop.call_soon(time.sleep, 0.2)
-        await asyncio.sleep(3 * INTERVAL_S)
-        assert delay.max_ms >= 200 - 1000 * INTERVAL_S
+        await asyncio.sleep(3 * IDLE_INTERVAL_S)
+        assert delay.max_ms >= 200 - 1000 * IDLE_INTERVAL_S
         assert delay.window_max_ms() == delay.max_ms
         delay.end()
 
     asyncio.run(story())
+
+
+def test_an_idle_loop_is_sampled_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, delay, worked_s = VirtualLoop(), LoopDelay(), 0.0
+    monkeypatch.setattr(time, "thread_time", lambda: worked_s)
+    delay.begin(loop)
+    intervals_s = []
+    for share in (0.0, 0.0, 0.04, 0.06, 1.0, 0.06, 0.04):
+        (sample,) = loop.pending_timers()
+        intervals_s.append(round(sample.when() - loop.now, 3))
+        worked_s += share * intervals_s[-1]
+        loop.now = sample.when()
+        loop.drain()
+    assert intervals_s == [IDLE_INTERVAL_S] * 4 + [INTERVAL_S] * 3
+    delay.end()
+    loop.close()
 
 
 def test_the_window_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +66,7 @@ def test_stats_tell_it(lone_broker: BrokerProcess) -> None:
     with WireClient(lone_broker.port) as client:
         os.kill(lone_broker.pid, signal.SIGSTOP)
         began = time.monotonic()
-        while time.monotonic() - began < 0.3:
+        while time.monotonic() - began < 0.35:
             time.sleep(0.01)
         os.kill(lone_broker.pid, signal.SIGCONT)
         values = dict(line.split(" ", 1) for line in client.stats()[1:-1])
