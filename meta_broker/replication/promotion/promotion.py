@@ -34,6 +34,7 @@ from meta_client.net.security import PLAIN, Security
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import Stats
 from zk.brokers.cluster import read_broker
+from zk.brokers.journal_position import read_position
 from zk.brokers.replication import VersionedReplication, claim_epoch, read_replication, write_replication
 from zk.session.session import ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
@@ -123,7 +124,8 @@ def read_cluster(session: ZooKeeperSession, broker_id: int) -> tuple[ClusterView
     entry = read_broker(session, broker_id)  # strictly: a master that can't be read is not away
     master = None if entry.master is None else str(entry.master)
     slaves = {number: str(url) for number, url in entry.slaves.items()}
-    return ClusterView(found.node, master, slaves, session.connect), found
+    position = read_position(session, broker_id).node
+    return ClusterView(found.node, master, slaves, session.connect, position), found
 
 
 def query_slaves(cluster: ClusterView, facts: SlaveFacts, security: Security = PLAIN) -> dict[int, Candidate]:

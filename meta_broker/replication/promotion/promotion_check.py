@@ -12,6 +12,7 @@ from typing import Final
 from journal.records.epoch_history import WriterEpoch
 from journal.repair.tail import Tail
 from meta_broker.replication.replica.slave_file import SlaveFacts
+from zk.brokers.journal_position import JournalPosition
 from zk.brokers.replication import ReplicationNode
 
 _CLAIMANT: Final = "slave "
@@ -31,12 +32,13 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """ZooKeeper's view of one broker id: the registered URLs, and the replication node."""
+    """ZooKeeper's view of one broker id: the registered URLs, the replication node and the journal node."""
 
     node: ReplicationNode | None = None
     master: str | None = None
     slaves: Mapping[int, str] = field(default_factory=dict)
     connect: str = ""  # ZooKeeper's connect string
+    position: JournalPosition | None = None  # how far the master's journal was
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def check_promotion(
             )
         )
     is_known = former is not None and former.epoch >= newest_epoch(status, cluster.node)
-    return found if is_known else [*found, _check_in_sync(status, cluster.node)]
+    return found if is_known else [*found, _check_in_sync(status, cluster.node, cluster.position)]
 
 
 def _check_behind(status: ReplicaStatus) -> CheckFinding:
@@ -161,8 +163,10 @@ def newest_epoch(status: ReplicaStatus, node: ReplicationNode | None) -> int:
     return status.followed if node is None or _is_mine(status.facts, node) else node.epoch
 
 
-def _check_in_sync(status: ReplicaStatus, node: ReplicationNode | None) -> CheckFinding:
-    """Return what the in-sync set proves."""
+def _check_in_sync(
+    status: ReplicaStatus, node: ReplicationNode | None, position: JournalPosition | None
+) -> CheckFinding:
+    """Return what the in-sync set proves. It names a slave, not a directory: an older one may have the same number."""
     facts, followed = status.facts, status.followed
     me = facts.slave_id
     if node is None:
@@ -177,6 +181,13 @@ def _check_in_sync(status: ReplicaStatus, node: ReplicationNode | None) -> Check
             Severity.RISK,
             f"ZooKeeper knows epoch {node.epoch} and this slave has followed epoch {followed}: {who}; what was "
             f"acknowledged under it is not here",
+        )
+    if position is not None and position.epoch == followed and position.end > status.end:
+        return CheckFinding(
+            Severity.RISK,
+            f"the journal ends at LSN {status.end}, and ZooKeeper knows that the master had acknowledged everything up "
+            f"to LSN {position.end}: {position.end - status.end} bytes of that are not here; if slave {me} is in sync, "
+            f"then with another directory: promote that one",
         )
     if node.mode == "async":
         return CheckFinding(

@@ -6,6 +6,7 @@ import pytest
 
 from meta_broker.replication.promotion.promotion_check import ClusterView, ReplicaStatus, Severity, check_promotion
 from meta_broker.replication.replica.slave_file import SlaveFacts
+from zk.brokers.journal_position import JournalPosition
 from zk.brokers.replication import ReplicationNode
 
 MASTER = "meta://10.0.0.9:8123"
@@ -46,6 +47,18 @@ CASES = [  # the node, and the one word and phrase about it
 def test_what_zookeeper_knows(known: ReplicationNode | None, severity: Severity, text: str) -> None:
     last = check_promotion(status(), ClusterView(known))[-1]
     assert (last.severity, text in last.text) == (severity, True), last
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_older_directory_of_a_slave_in_sync_lacks_what_zookeeper_knows(mode: str) -> None:
+    def last(end: int, epoch: int = 2) -> tuple[Severity, bool]:
+        position = JournalPosition(epoch=epoch, incarnation=1, end=end)
+        found = check_promotion(status(), ClusterView(node(mode=mode), position=position))[-1]
+        return found.severity, "everything up to LSN 501: 1 bytes of that are not here" in found.text
+
+    assert last(501) == (Severity.RISK, True)
+    assert not last(500)[1]
+    assert not last(501, epoch=1)[1]  # of a master before the one that this slave has followed
 
 
 def test_a_master_that_is_registered_stops_every_promotion() -> None:
