@@ -109,6 +109,7 @@ class OffsetTracker:
         self._modified: set[tuple[str, Partition]] = set()
         self._resets: dict[tuple[str, Partition], OffsetEntry] = {}  # the last unstored one of each
         self._limits: dict[tuple[str, Partition], int] = {}  # see limit()
+        self._stored: dict[tuple[str, Partition], int] = {}  # last commit of each partition, owned now or not
 
     def own(self, topic: str, partition: Partition, claimed: Claimed | None = None) -> None:
         """Start to track a partition, owned by *claimed*."""
@@ -142,6 +143,11 @@ class OffsetTracker:
                 return
             self._entries[key] = entry
             self._modified.add(key)
+
+    def is_before_stored(self, key: tuple[str, Partition], offset: int) -> bool:
+        """Return True if *offset*, which the store has now, lies before what was stored here: somebody reset it."""
+        with self._lock:
+            return offset < self._stored.get(key, 0)
 
     def limit(self, key: tuple[str, Partition], offset: int) -> None:
         """Record no progress of a partition beyond *offset* until its next reset."""
@@ -180,6 +186,7 @@ class OffsetTracker:
                 self._modified |= modified & self._entries.keys()
             raise
         with self._lock:
+            self._stored |= {(entry.topic, entry.partition): entry.offset for entry in entries}
             for key, reset in resets.items():
                 if self._resets.get(key) is reset:  # unless there was another one meanwhile
                     del self._resets[key]

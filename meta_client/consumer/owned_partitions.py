@@ -72,6 +72,9 @@ class OwnedPartitions:
         for key in claims.keys() - offsets.keys():  # given back without a fetch
             partitions[key].on(PartitionEvent.REVOKE)
             self._assignments.add(partitions[key])
+        for key, offset in offsets.items():
+            if offset is not None and self._tracker.is_before_stored(key, offset):
+                partitions[key].delivery.discard(key, is_seek=True)  # its messages are wanted again
         for key in offsets:
             self._tracker.own(*key, claims[key])
         self._fetcher.assign([partitions[key] for key in offsets])

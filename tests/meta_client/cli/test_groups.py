@@ -305,14 +305,16 @@ def test_a_member_that_is_alive_is_named_and_waited_for(metaq: Metaq, broker: Br
     assert stored(client, "billing") == 0
 
 
+@pytest.mark.parametrize("duplicates_max", [0, 100])
 def test_by_force_a_member_that_is_alive_goes_on_from_there(
-    metaq: Metaq, broker: BrokerProcess, client: Client
+    metaq: Metaq, broker: BrokerProcess, client: Client, duplicates_max: int
 ) -> None:
-    """The member waits at the broker with nothing to store, so the reset must reach it there."""
+    """The member waits at the broker with nothing to store, so the reset must reach it there. What it remembers as
+    consumed is asked for again."""
     put(broker, 3)
     put(broker, 2, 1)
     seen: list[tuple[str, int]] = []
-    config = ConsumerConfig(commit_period_s=0.2)
+    config = ConsumerConfig(commit_period_s=0.2, duplicates_max=duplicates_max)
     with client.consumer("billing", config=config) as consumer:
         consumer.subscribe("orders", lambda batch: seen.extend((str(it.partition), it.offset) for it in batch.messages))
         consumer.start()
