@@ -13,6 +13,7 @@ from rich.text import Text
 from journal.errors import JournalError
 from spark_jobs.audit.report import AuditReport, AuditVerdict, CheckResult
 from spark_jobs.cli.options import spark_options
+from spark_jobs.source.failures import SparkNotStarted, telling_line
 from zk.errors import JavaNotFound
 
 _STYLES = {
@@ -117,7 +118,7 @@ def _reports(
                 except (PySparkException, Py4JError) as error:
                     _fail_of_spark(master, telling_line(str(error)))  # which asks the session
                 yield report
-    except (JournalError, JavaNotFound, InvalidMaster, ClusterAway) as error:
+    except (JournalError, JavaNotFound, InvalidMaster, ClusterAway, SparkNotStarted) as error:
         _fail(str(error))
     except (PySparkException, Py4JError) as error:
         _fail_of_spark(master, telling_line(str(error)))
@@ -125,12 +126,6 @@ def _reports(
 
 def _fail_of_spark(master: str, reason: str) -> NoReturn:
     _fail(f"Spark at {master} failed: {reason}: see its messages above, then run the audit again")
-
-
-def telling_line(trace: str) -> str:
-    """Return the line of a Java or Python stack trace that names the error: the last that is not indented."""
-    lines = [line for line in trace.splitlines() if line and not line[0].isspace() and line != "Driver stacktrace:"]
-    return (lines[-1] if lines else "no reason given").removeprefix("Caused by: ").removeprefix(": ")[:500]
 
 
 def _progress(line: str) -> None:

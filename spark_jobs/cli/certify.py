@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from journal.errors import JournalError
-from spark_jobs.cli.audit import telling_line
 from spark_jobs.cli.options import spark_options, time_ms
+from spark_jobs.source.failures import SparkNotStarted, telling_line
 from zk.errors import JavaNotFound
 
 
@@ -120,9 +120,9 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
         if body["refused"] or key is None:
             return {"certificate": body, "signature": None}
         return signed(body, key)
-    except (JournalError, CoordinatorError, JavaNotFound, InvalidMaster, ClusterAway, DatabaseProblem) as error:
+    except (JournalError, CoordinatorError, DatabaseProblem, SigningError) as error:
         _fail(str(error))
-    except SigningError as error:
+    except (JavaNotFound, InvalidMaster, ClusterAway, SparkNotStarted) as error:
         _fail(str(error))
 
 

@@ -10,8 +10,8 @@ import click
 from journal.errors import JournalError
 from meta_client.cli.options import connected
 from meta_client.cli.security_options import security_options
-from spark_jobs.cli.audit import telling_line
 from spark_jobs.cli.options import spark_options, time_ms
+from spark_jobs.source.failures import SparkNotStarted, telling_line
 from zk.brokers.cluster import known_broker_ids
 from zk.decisions.generation import read_generations
 from zk.errors import JavaNotFound
@@ -140,7 +140,7 @@ def _run(
                 return reconciled(spark, request, facts, limit, _progress)
             except (PySparkException, Py4JError) as error:
                 _fail(f"Spark at {master} failed: {telling_line(str(error))}: see its messages above")
-    except (JournalError, JavaNotFound, InvalidMaster, ClusterAway, DatabaseProblem) as error:
+    except (JournalError, DatabaseProblem, JavaNotFound, InvalidMaster, ClusterAway, SparkNotStarted) as error:
         _fail(str(error))
 
 

@@ -14,11 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.source.cluster import check_reachable, wait_for_executors
 from spark_jobs.source.data_source import PUSHDOWN
+from spark_jobs.source.failures import SparkNotStarted, telling_line
 from zk.embedded.java import java_home, shim_home
 
 LOCAL_MASTER: Final = "local[*]"
@@ -54,8 +57,8 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Make a Spark session; its JVM, files and changes to the environment end with the block.
 
-    *options* are Spark's and override the defaults. Raises JavaNotFound, InvalidMaster; ClusterAway within 20 s if a
-    standalone cluster can't be used. One at a time in a process.
+    *options* are Spark's and override the defaults. Raises JavaNotFound, InvalidMaster, SparkNotStarted; ClusterAway
+    within 20 s if a standalone cluster can't be used. One at a time in a process.
     """
     options = options or {}
     is_local, is_standalone = checked_master(master).startswith("local"), master.startswith("spark://")
@@ -72,7 +75,15 @@ def spark_session(
         builder = SparkSession.builder.master(master).appName(name)
         for key, value in (_settings(Path(scratch), is_local=is_local) | dict(options)).items():
             builder = builder.config(key, value)
-        spark = builder.getOrCreate()
+        try:
+            spark = builder.getOrCreate()
+        except (PySparkException, Py4JError) as error:
+            reason = telling_line(str(error))  # which asks the JVM
+            _end_jvm()
+            raise SparkNotStarted(
+                f"Spark at {master} did not start: {reason.rstrip('.')}: its messages above say why: check --master, "
+                "--packages and --conf"
+            ) from error
         try:
             if is_standalone:
                 wait_for_executors(spark, master)

@@ -168,21 +168,3 @@ def test_masters_that_spark_knows(master: str) -> None:
 def test_masters_that_it_does_not(master: str) -> None:
     with pytest.raises(InvalidMaster):
         checked_master(master)
-
-
-def test_a_stack_trace_becomes_its_one_telling_line() -> None:
-    java = (
-        "An error occurred while calling o42.collect.\n: java.lang.Exception: Job aborted\n\tat o.a.Foo(Foo.scala:1)\n"
-        "Caused by: java.io.IOException: No space left on device\n\t... 3 more\n"
-    )
-    assert command.telling_line(java) == "java.io.IOException: No space left on device"
-    python = (
-        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File x\n"
-        "journal.errors.StorageFailed: d: gone\n SQLSTATE: 38000\n"
-    )
-    assert command.telling_line(python) == "journal.errors.StorageFailed: d: gone"
-    assert command.telling_line("An error occurred.\n: java.lang.Exception: why\n\tat x") == "java.lang.Exception: why"
-    assert command.telling_line("[JAVA_GATEWAY_EXITED] Java gateway process exited.") == (
-        "[JAVA_GATEWAY_EXITED] Java gateway process exited."
-    )
-    assert command.telling_line("") == "no reason given"
