@@ -57,6 +57,7 @@ class Query:
         self._process.wait()
 
 
+@pytest.mark.timeout(600 + 60 * ROUNDS)
 @pytest.mark.skipif(not ROUNDS, reason="a campaign: set METAQ_CRASH_ROUNDS")
 def test_a_query_killed_at_random(zookeeper: Chroot, tmp_path: Path) -> None:
     seed = int(os.environ.get("METAQ_CRASH_SEED", str(time.time_ns() % 1_000_000)))
