@@ -19,6 +19,7 @@ from zk.embedded.server import EmbeddedZooKeeper
 pytest_plugins = [
     "tests.fixtures.broker",
     "tests.fixtures.broker_pool",
+    "tests.fixtures.cloud_stores",
     "tests.fixtures.cores",
     "tests.fixtures.hdfs_server",
     "tests.fixtures.mariadb",
@@ -91,6 +92,7 @@ SERVERS: Final = frozenset(
         "shared_lone_broker",
         "lone_broker",
         "s3_server",
+        "cloud_scheme",
         "hdfs",
         "hdfs_server",
         "spark",

@@ -125,7 +125,12 @@ def _writing(files: Any, at: str) -> Iterator[Any]:
     """Open a writer; the object has its name once the block has ended without an error, and is whole then."""
     if "webhdfs" not in files.protocol:
         with files.transaction, files.open(at, "wb", block_size=2 * BLOCK_BYTES) as writer:
-            yield writer
+            try:
+                yield writer
+            except BaseException:
+                if "abfs" in files.protocol:
+                    writer.closed = True  # Azure's driver knows no transactions: to close it would store what is there
+                raise
         return
     # HDFS shows what is half written; of a transaction fsspec makes a rename that replaces nothing, and says nothing.
     with files.open(f"{at}{TMP_SUFFIX}", "wb", block_size=2 * BLOCK_BYTES) as writer:
