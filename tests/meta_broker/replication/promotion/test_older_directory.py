@@ -17,7 +17,10 @@ SYNC = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 5000") 
 def test_the_directory_that_another_one_of_its_number_has_replaced_is_not_called_in_sync(
     tmp_path: Path, zookeeper: Chroot
 ) -> None:
-    with Replicas(tmp_path / "pair", zookeeper.connect, SYNC) as running, ZooKeeperSession(zookeeper.connect) as session:
+    with (
+        Replicas(tmp_path / "pair", zookeeper.connect, SYNC) as running,
+        ZooKeeperSession(zookeeper.connect) as session,
+    ):
         master, (slave,) = running.master, running.slaves
 
         def acknowledged() -> int:
