@@ -11,7 +11,7 @@ import click
 
 from journal.errors import CorruptJournal, NoJournal, NotRepairable
 from journal.repair.check import CheckReport, check
-from journal.repair.offline import opened_segments
+from journal.repair.offline import REPLICA_FILE, opened_segments
 from journal.repair.repair import RepairPlan, apply_repair, plan_repair
 from journal.repair.repair_source import RepairSource
 from journal.repair.segment_repair import KEPT_PREFIX, BrokenSegment, find_broken_segments, repair_segments
@@ -55,6 +55,8 @@ def repair(directory: Path, source: Path | None, drop: bool, yes: bool, as_json:
             if broken and not (yes and (drop or copied)):
                 click.echo(json.dumps(chain_object(broken, directory)) if as_json else "\n".join(chain_lines(broken)))
                 click.get_current_context().exit(UNSOUND)
+            if broken and copied is None:
+                _refuse_drop(directory)
             repair_segments(storage, broken)
             if broken:
                 audit_offline(directory, "journal-repair", copy=source, segments=",".join(one.name for one in broken))
@@ -67,6 +69,8 @@ def repair(directory: Path, source: Path | None, drop: bool, yes: bool, as_json:
         is_done = yes and not plan.is_empty and (drop or not plan.dropped)
         report = plan.report
         if is_done:
+            if plan.dropped:
+                _refuse_drop(directory)
             apply_repair(plan, segments, copy)
             segments.close()
             report = check(stack.enter_context(opened_segments(storage)), read_checkpoints(storage))
@@ -100,6 +104,15 @@ def _storages(
         return storage, stack.enter_context(opened_segments(DirectoryStorage.open_for_reading(source)))
     except CorruptJournal as error:
         raise click.UsageError(f"the copy, too, is damaged: {error}") from error
+
+
+def _refuse_drop(directory: Path) -> None:
+    """Raise UsageError for a slave's directory: its master counts on records that nobody would miss there."""
+    if (directory / REPLICA_FILE).exists():
+        raise click.UsageError(
+            f"{directory} is a slave's copy, and would count as whole without what is dropped: say --from with its "
+            f"master's directory, or empty it, and the slave copies again"
+        )
 
 
 def _known(storage: DirectoryStorage) -> int:

@@ -13,10 +13,12 @@ from journal.records.xid import XaKey, Xid
 from journal.wal.scan import Scanner
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
+from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
 from meta_client.cli.main import metaq
 from meta_client.protocol.requests import Fetch, TransactionVerb
 from meta_client.protocol.responses import Result, Value
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.replicas import copied_bytes
 from tests.fixtures.wire import WireClient
 
 SEGMENT_BYTES = 4 << 20
@@ -69,6 +71,26 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield process
     finally:
         process.kill()
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["a record", "a segment"])
+def test_nothing_is_dropped_from_a_slaves_copy_which_would_count_as_whole(
+    broker: BrokerProcess, tmp_path: Path, missing: bool
+) -> None:
+    copy = tmp_path / "slave"
+    shutil.copytree(broker.data, copy)
+    SlaveFile(copy).write(SlaveFacts(cluster="metaq", broker_id=0, slave_id=1))
+    if missing:
+        (copy / f"{SEGMENT_BYTES:020d}.journal").write_bytes(bytes(SEGMENT_BYTES))  # its header, too
+    else:
+        flip(copy, headers_of(copy, RecordType.PUT)[3].body_lsn)
+    before = content(copy)
+    status, _, error = run("repair", copy, "--drop", "--yes")
+    assert (status, content(copy)) == (2, before), error
+    assert "is a slave's copy, and would count as whole without what is dropped" in error
+    if not missing:
+        assert run("repair", copy, "--from", broker.data, "--drop", "--yes")[0] == 0
+        assert copied_bytes(copy) == copied_bytes(broker.data)
 
 
 def test_what_is_dropped_is_said_and_readers_are_sent_on(broker: BrokerProcess) -> None:
