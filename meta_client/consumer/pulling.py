@@ -54,7 +54,8 @@ class PullBuffer:
         self._bytes = 0  # of `_ahead`
         self._was_full = False  # since the last check: requests may be parked for lack of room
         self._handed: list[Fetched] = []  # not fully consumed
-        self._looped: Fetched | None = None  # chunk of the last iteration
+        self._last: list[Fetched] = []  # handed out by the last call of take() or next_chunk()
+        self._is_taken = False  # all of them: take() has returned
         self._is_closed = False
 
     @property
@@ -97,7 +98,7 @@ class PullBuffer:
         """Drop the messages of a partition, after reporting its consumed ones."""
         with self._changed:
             self.report()
-            for fetched in (*self._ahead, *self._handed):
+            for fetched in (*self._ahead, *self._handed, *self._last):
                 fetched.is_valid = fetched.is_valid and fetched.delivery is not delivery
             self._was_full |= not self.has_room
             self._bytes -= sum(fetched.bytes for fetched in self._ahead if not fetched.is_valid)
@@ -125,10 +126,9 @@ class PullBuffer:
             self._take_over()
             if self._wait(deadline):
                 while self._ahead and len(taken) < count:
-                    fetched = self._hand_out(count - len(taken))
-                    fetched.out = len(fetched.messages)
-                    taken += fetched.messages
+                    taken += self._hand_out(count - len(taken)).messages
         self._tell_room()
+        self._is_taken = True  # last: what a ^C keeps from the caller is handed out again
         return taken
 
     def iterate(self) -> Iterator[ReceivedMessage]:
@@ -150,7 +150,7 @@ class PullBuffer:
         closed."""
         with self._changed:
             self._take_over()
-            fetched = self._looped = self._hand_out(CHUNK) if self._wait(None) else None
+            fetched = self._hand_out(CHUNK) if self._wait(None) else None
         self._tell_room()
         return fetched
 
@@ -161,6 +161,7 @@ class PullBuffer:
     def finish_handed(self) -> None:
         """Mark all handed-out messages as consumed."""
         with self._changed:
+            self._mark_taken()
             for fetched in self._handed:
                 fetched.done = fetched.out
             self.report()
@@ -188,25 +189,36 @@ class PullBuffer:
             return fetched.is_valid and not self._is_closed
 
     def _take_over(self) -> None:
-        """Mark all handed-out messages as consumed, and take back what an iteration has not yielded, which may go on
-        later: `async for` ends some time after its break."""
-        if self._looped is not None:
-            self.give_back(self._looped)
+        """Mark all handed-out messages as consumed, and take back what the last call has not: an iteration may go on
+        later, as `async for` ends some time after its break, and a ^C may have come before take() returned."""
+        self._mark_taken()
+        for fetched in reversed(self._last):
+            self.give_back(fetched)
+        self._last = []
         self.finish_handed()
+
+    def _mark_taken(self) -> None:
+        if self._is_taken:
+            for fetched in self._last:
+                fetched.out = len(fetched.messages)
+            self._is_taken = False
 
     def _hand_out(self, count: int) -> Fetched:
         """Remove and return the first messages of one partition, *count* at most; there are some."""
         self._was_full |= not self.has_room
-        fetched = self._ahead.popleft()
-        self._bytes -= fetched.bytes
-        if len(fetched.messages) > count:
-            left = Fetched(fetched.delivery, fetched.messages[count:], fetched.rest)
-            self._ahead.appendleft(left)
-            self._bytes += left.bytes
-            fetched = Fetched(fetched.delivery, fetched.messages[:count], fetched.messages[count - 1])
+        first = self._ahead[0]
+        taken, rest = first.messages[:count], first.messages[count:]
+        fetched = Fetched(first.delivery, taken, taken[-1] if rest else first.rest)
+        left = Fetched(first.delivery, rest, first.rest) if rest else None
         fetched.delivery.handed_out(fetched)
         if fetched.delivery.window is None:
             self._handed.append(fetched)
+        self._last.append(fetched)  # before it leaves the buffer: after a ^C in between it comes twice
+        self._bytes += (left.bytes if left is not None else 0) - first.bytes
+        if left is not None:
+            self._ahead[0] = left
+        else:
+            self._ahead.popleft()
         return fetched
 
     def give_back(self, fetched: Fetched) -> None:

@@ -1,5 +1,6 @@
 """Messages fetched ahead, and those in the user's hands, compared with a dumb model under random operations."""
 
+import functools
 import itertools
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.pulling import PullBuffer, PullDelivery
 from meta_client.consumer.workers import ThreadWorkers
+from tests.fixtures.interrupts import interrupted
 from tests.fixtures.thoroughness import examples
 from tests.meta_client.consumer.test_listening import KEY, SIZE, batch
 
@@ -156,6 +158,35 @@ def test_what_a_loop_has_not_yielded_is_taken_first(is_manual: bool) -> None:
     seen += [message.message_id for message in itertools.islice(buffer.iterate(), 2)]
     seen += [message.message_id for message in itertools.islice(left, 2)]
     assert seen == list(range(9))
+
+
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_what_a_ctrl_c_keeps_from_the_user_is_handed_out_again(is_manual: bool) -> None:
+    """Of a program that catches it, and asks again: nothing may count as consumed that it has not seen."""
+    for nth in itertools.count():
+        tracker = OffsetTracker()
+        tracker.own(*KEY)
+        assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
+        assignments.resume(0)
+        buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
+        window = AckWindow(tracker.advance) if is_manual else None
+        delivery = PullDelivery(buffer, tracker, MessageFilter(None, None), window)
+        for first in (0, 3, 6):
+            delivery.deliver(batch(first, 3))
+        seen: list[list[ReceivedMessage]] = []
+        is_interrupted = interrupted(nth, functools.partial(_take, buffer, seen))
+        seen.append(buffer.take(3, 0))
+        seen.append(buffer.take(20, 0))
+        ids = [message.message_id for taken in seen for message in taken]
+        assert list(dict.fromkeys(ids)) == list(range(9)), nth
+        assert buffer._bytes <= 0, "nothing more would be fetched"
+        if not is_interrupted:
+            break
+    assert nth > 30
+
+
+def _take(buffer: PullBuffer, seen: list[list[ReceivedMessage]]) -> None:
+    seen.append(buffer.take(4, 0))
 
 
 def test_what_a_filter_rejects_is_consumed_with_what_is_taken() -> None:
