@@ -114,7 +114,7 @@ class FindHandler:
             text = b"no message begins at offset %d: ask from where one does" % find.offset
             return encode_result(Status.BAD_REQUEST, text, find.opaque)
         except IndexDamaged as error:
-            return index_damaged(error, find.opaque)
+            return index_damaged(self._context, error, find.opaque)
         except StorageFailed as error:
             return unreadable(self._context, find, error)
         return encode_result(Status.SUCCESS, format_found(found), find.opaque)

@@ -131,7 +131,7 @@ class MessageReader:
         try:
             found = look_up()
         except IndexDamaged as error:
-            peer.send(index_damaged(error, request.opaque))
+            peer.send(index_damaged(self._context, error, request.opaque))
             return
         except StorageFailed as error:
             peer.send(self._unavailable(request, error))
@@ -172,7 +172,7 @@ class MessageReader:
                 self._context.traffic.sent(request.topic, len(data))
                 peer.send_buffers([found.line, data], len(found.line) + len(data))
         except IndexDamaged as error:
-            peer.send(index_damaged(error, request.opaque))
+            peer.send(index_damaged(self._context, error, request.opaque))
         except StorageFailed as error:
             if found is None:
                 peer.send(self._unavailable(request, error))
@@ -214,7 +214,7 @@ class MessageReader:
                     return
                 answer = decide(await process.ask(request.group, chunk), len(chunk))
             except IndexDamaged as error:
-                peer.send(index_damaged(error, request.opaque))
+                peer.send(index_damaged(self._context, error, request.opaque))
                 return
             except StorageFailed as error:
                 peer.send(unreadable(self._context, request, error))
@@ -325,9 +325,11 @@ def _in_gap(index: PartitionIndex, request: Get | Fetch) -> bytes:
     return encode_result(Status.MOVED, b"%d" % index.resumes(request.offset), request.opaque)
 
 
-def index_damaged(error: IndexDamaged, opaque: int) -> bytes:
-    """Return the reply while an index is being rebuilt: ask again later."""
-    return encode_result(Status.UNAVAILABLE, f"{error}: it is being rebuilt, ask again later".encode(), opaque)
+def index_damaged(context: Context, error: IndexDamaged, opaque: int) -> bytes:
+    """Return the reply while an index is being rebuilt, or is damaged until the journal is repaired."""
+    is_lost = context.store.indexes.is_given_up
+    hope = "it can't be rebuilt: run `metaq journal check`" if is_lost else "it is being rebuilt, ask again later"
+    return encode_result(Status.UNAVAILABLE, f"{error}: {hope}".encode(), opaque)
 
 
 def unreadable(context: Context, request: Get | Fetch | Find, error: StorageFailed) -> bytes:

@@ -56,7 +56,7 @@ _cached: deque[tuple[dict[int, bytes], int]] = deque()
 
 
 class IndexDamaged(Exception):
-    """The index file is damaged and being rebuilt: ask again later."""
+    """The index file is damaged, and not rebuilt yet."""
 
 
 class IndexCold(Exception):

@@ -47,6 +47,7 @@ class Indexes:
         self._directory = directory
         self.by_name: dict[PartitionName, PartitionIndex] = {}
         self.damaged: dict[PartitionName, None] = {}  # not rebuilt yet
+        self.is_given_up = False  # these can't be rebuilt from this journal
 
     def make_directory(self) -> None:
         """Create the directory of the files, durably. Raises StorageFailed."""
@@ -215,10 +216,15 @@ class IndexRepair:
         except JournalError as error:
             # Corruption, most likely. Not retried: the task stays, and requests for damaged parts stay refused.
             log.error("index not rebuilt: run `metaq journal check`, then start again error=%s", error)
+            self._indexes.is_given_up = True
             return
-        if not self._is_stopping.is_set() and rebuilding.finish():
+        if self._is_stopping.is_set():
+            return
+        if rebuilding.finish():
             self.wants_checkpoint = True
             self._task = None
+        else:
+            self._indexes.is_given_up = True
 
     async def stop(self) -> None:
         """Cancel a running repair. Idempotent."""

@@ -147,7 +147,7 @@ def _row_alerts(name: str, row: Mapping[str, Any]) -> Iterator[Alert]:
 def _process_alerts(who: str, told: Told) -> Iterator[Alert]:
     for key, text in (
         ("unreadable_ranges", "places of its journal can't be read"),
-        ("indexes_rebuilding", "partition indexes are damaged and being rebuilt"),
+        ("indexes_rebuilding", "partition indexes are damaged and not rebuilt yet"),
     ):
         if count := number(told.broker.get(key)):
             yield Alert("bad", f"{who}: {count} {text}", "/journal")

@@ -20,7 +20,7 @@ from meta_broker.config.broker_section import BrokerSection
 from meta_broker.store.index_layout import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES
 from meta_broker.store.message_store import MessageStore
 from meta_client.protocol.messages import encode_frame
-from meta_client.protocol.requests import Get, OffsetQuery, Put, TransactionVerb
+from meta_client.protocol.requests import Count, Get, OffsetQuery, Put, TransactionVerb
 from meta_client.protocol.responses import Result, Value
 from meta_client.protocol.status import Status
 from tests.crash.workload import CONFIG
@@ -136,6 +136,30 @@ def test_damage_in_an_old_chunk_is_noticed_by_a_reader_and_mended_while_the_brok
     finally:
         broker.kill()
     broker.audit()
+
+
+def test_readers_are_told_when_a_corrupt_journal_ends_the_rebuilding(tmp_path: Path) -> None:
+    """Nobody waits for what will not come."""
+    broker = BrokerProcess(tmp_path / "broker", None, config=CONFIG)
+    fill(broker.data, 200)
+    (broker.data / "index" / "orders-0.index").unlink()
+    segment = min(broker.data.glob("*.journal"))
+    content = bytearray(segment.read_bytes())
+    content[1000] ^= 1
+    segment.write_bytes(content)
+    try:
+        broker.start()
+        deadline = time.monotonic() + WAIT_S
+        while "index not rebuilt" not in broker.log:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with WireClient(broker.port) as client:
+            for request in (Get("orders", "g", 0, 0, 100, 1), Count("orders", 0, 0, 1)):
+                answer = client.result(request)
+                assert answer.status == Status.UNAVAILABLE
+                assert answer.text == "orders-0.index: lost or damaged: it can't be rebuilt: run `metaq journal check`"
+    finally:
+        broker.kill()
 
 
 def test_a_start_does_not_wait_until_a_lost_index_is_rebuilt(tmp_path: Path) -> None:
