@@ -40,7 +40,7 @@ from zk.tree.claims import decode_epoch
 from zk.tree.nodes import BrokerName, decode_broker_url, decode_offset_node, decode_topic_node, decode_topics
 
 # Shares of INPUTS.
-CODEC, LINK_CODEC, NODE_CODEC, WIRE, LINK, ADMIN, NODE = 0.315, 0.2, 0.128, 0.015, 0.005, 0.001, 0.0001
+CODEC, LINK_CODEC, NODE_CODEC, WIRE, LINK, ADMIN, NODE = 0.315, 0.2, 0.123, 0.015, 0.005, 0.001, 0.005
 TOGETHER = 16  # connections at a time
 GROWTH_BYTES_MAX = 48 * MIB  # of a broker's own memory, whatever came
 MARK = 2_000_000_011
@@ -343,7 +343,7 @@ def test_nodes_in_zookeeper(tmp_path: Path, zookeeper: Chroot) -> None:
         running_broker(tmp_path / "broker", zookeeper.connect, config=CONFIG) as broker,
         Client(zookeeper.connect) as client,
     ):
-        producer = client.producer()
+        producer, growth = client.producer(), Growth(broker.pid)
         while is_left("nodes in ZooKeeper", count, NODE):
             random = Random(seed)
             path, data = random.choice(paths), damaged(random, NODES)
@@ -356,6 +356,8 @@ def test_nodes_in_zookeeper(tmp_path: Path, zookeeper: Chroot) -> None:
                 seed += 1
                 if count % 20 == 0:
                     producer.send("orders", b"still")
+                if count % 200 == 0:
+                    growth.check(count / wanted(NODE))
         for words in (("groups",), ("brokers",), ("topics",), ("doctor", "zookeeper")):
             done = run_metaq(*words, "--zk", zookeeper.connect)
             assert "Traceback" not in done.stderr, (words, done.stderr, f"METAQ_FUZZ_SEED={SEED}")
