@@ -1,10 +1,11 @@
-"""Limits the lines of the audit log that a principal can cause without doing anything. The caller has the clock."""
+"""Limits the lines of the audit log that a principal can cause at no cost. The caller has the clock."""
 
 from collections.abc import Hashable
 from typing import Final
 
 WINDOW_S: Final = 60.0  # the same line is written once in it
 LINES_MAX: Final = 100  # of one principal in a window
+RESETS_MAX: Final = 10_000  # the same of resets, of which a group has one a partition: more are refused, not left out
 
 
 class _PrincipalWindow:
@@ -43,3 +44,20 @@ class RepeatedLines:
         window.told.add(line)
         left_out, window.left_out = window.left_out, 0
         return left_out
+
+
+class NotedResets:
+    """Resets that each principal has had noted, which takes no more than the right to consume. Loop thread only."""
+
+    def __init__(self) -> None:
+        self._windows: dict[str, tuple[float, int]] = {}  # end, and resets noted
+
+    def admit(self, principal: str, now: float) -> bool:
+        """Return whether *principal* may have one more noted."""
+        ends, noted = self._windows.get(principal, (0.0, 0))
+        if now >= ends:
+            ends, noted = now + WINDOW_S, 0
+        if noted >= RESETS_MAX:
+            return False
+        self._windows[principal] = ends, noted + 1
+        return True

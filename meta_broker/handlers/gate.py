@@ -10,14 +10,14 @@ from meta_broker.access.attempts import FailedLogins
 from meta_broker.access.needs import NEEDS, Need
 from meta_broker.access.principal import Principal
 from meta_broker.access.quota import Quota
-from meta_broker.access.repeats import RepeatedLines
+from meta_broker.access.repeats import NotedResets, RepeatedLines
 from meta_broker.access.rules import Principals
 from meta_broker.access.scram import Login, LoginRefused
 from meta_broker.handlers.audited import action_of
 from meta_broker.handlers.context import Peer
 from meta_client.logs.audit import audit
 from meta_client.protocol.encoder import encode_result
-from meta_client.protocol.requests import OPAQUE_ABSENT, Authenticate, TransactionCommand, TransactionVerb
+from meta_client.protocol.requests import OPAQUE_ABSENT, Authenticate, ResetGroup, TransactionCommand, TransactionVerb
 from meta_client.protocol.scram import MECHANISM
 from meta_client.protocol.status import Status
 
@@ -27,6 +27,7 @@ LOGIN_S_MAX: Final = 10.0  # from a connection to its login; then it is closed
 DECISIONS_MAX: Final = 10_000  # remembered
 NAME_MAX: Final = 255  # characters of a name whose decision is remembered: longer ones are made up
 _WHO_ARE_YOU: Final = b"log in first: this broker serves nobody whom it does not know"
+_RESETS: Final = b"too many resets in a minute for the audit log: try again later"
 _REFUSED: Final = b"wrong user or password"  # the same for every reason
 
 
@@ -40,6 +41,7 @@ class Gate:
         self._decided: dict[tuple[str, Need], bool] = {}
         self._denied = RepeatedLines()
         self._logins = RepeatedLines()
+        self._resets = NotedResets()
         self._links: list[tuple[Peer, asyncio.Transport]] = []  # connections that are no clients any more
 
     def renew(self, rules: Principals) -> None:
@@ -86,6 +88,9 @@ class Gate:
                 if not self._is_met(principal, need):
                     self._deny(request, peer, principal, need)
                     return
+            if isinstance(request, ResetGroup) and not self._resets.admit(principal.name, self._clock()):
+                _refuse(request, peer, Status.TOO_MANY, _RESETS)
+                return
             handle(request, peer)
 
         return handle_if_allowed
