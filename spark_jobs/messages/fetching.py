@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from meta_client.errors import BrokerAway
 from meta_client.net.calls import wait_result
 from meta_client.net.connections import Connections
 from meta_client.net.opaques import next_opaque
@@ -39,6 +40,10 @@ class FetchTask(InputPartition):
         self.start = start
         self.end = end
 
+    @property
+    def name(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
 
 def read_task(
     task: FetchTask,
@@ -48,7 +53,8 @@ def read_task(
     fail_on_data_loss: bool,
     security: Security = PLAIN,
 ) -> Iterator[pa.RecordBatch]:
-    """Fetch a range. Raises DataLost, InvalidMessage for bytes that are no message, MetaError."""
+    """Fetch a range. Raises DataLost, BrokerAway for what a slave lacks while its master is away, InvalidMessage for
+    bytes that are no message, MetaError."""
     connections = Connections.secured(security)
     try:
         partition = Partition.maybe_parse(task.partition)
@@ -71,19 +77,18 @@ def _bodies(
     reader: ReplicaReader, task: FetchTask, number: int, fail_on_data_loss: bool
 ) -> Iterator[tuple[int, bytes]]:
     """Yield bytes of the partition with their offset, from a message's beginning on; at least all of [start, end)."""
-    what = f"{task.topic}/{task.partition}"
     # A batch may have ended inside a message, which an offset in bytes can't tell: begin where one surely begins.
     query = OffsetQuery(task.topic, GROUP, number, task.start, next_opaque())
     position = parse_offset(
-        wait_result(reader.connection().submit(query), ANSWER_TIMEOUT_S, f"offset of {what}").message
+        wait_result(reader.connection().submit(query), ANSWER_TIMEOUT_S, f"offset of {task.name}").message
     )
     if position > task.start:
-        _lost(what, task.start, position, fail_on_data_loss)
+        _lost(task, task.start, position, fail_on_data_loss)
     while position < task.end:
         try:
             body = reader.fetch(position)
         except Moved as error:
-            _lost(what, position, error.offset, fail_on_data_loss)
+            _lost(task, position, error.offset, fail_on_data_loss)
             if error.offset <= position:
                 return  # the partition ends before what was planned: nothing more is stored
             position = error.offset
@@ -91,7 +96,7 @@ def _bodies(
         except NotFound:
             body = b""
         if not body:
-            _lost(what, position, position, fail_on_data_loss)
+            _lost(task, position, position, fail_on_data_loss)
             return
         ends = whole_frames(body, 0, len(body))
         yield position, body
@@ -101,8 +106,12 @@ def _bodies(
         position += last + HEADER_BYTES + int.from_bytes(body[last : last + 4], "big")
 
 
-def _lost(what: str, first: int, after: int, fail_on_data_loss: bool) -> None:
-    text = f"{what}: offsets from {first} on are not stored any more, the next is {after}"
+def _lost(task: FetchTask, first: int, after: int, fail_on_data_loss: bool) -> None:
+    if task.replicas.master is None:  # which may well have them
+        raise BrokerAway(
+            f"read {task.name}: its slave has not got the offsets from {first} on: start its master, or wait"
+        )
+    text = f"{task.name}: offsets from {first} on are not stored any more, the next is {after}"
     if fail_on_data_loss:
         raise DataLost(f"{text}: retention may have deleted them; read with failOnDataLoss=false to go on without them")
     _log.warning("messages left out %s", text)
@@ -117,5 +126,5 @@ def _frames(task: FetchTask, position: int, body: bytes) -> tuple[Extents, Frame
     for row in broken_checksums(frames):
         offset = int(frames.offset[row])
         if task.start <= offset < task.end:
-            raise InvalidMessage(offset, f"{task.topic}/{task.partition}: its checksum does not match its bytes")
+            raise InvalidMessage(offset, f"{task.name}: its checksum does not match its bytes")
     return extents, frames
