@@ -7,7 +7,7 @@ package adds a command without being imported by another.
 import os
 import signal
 import sys
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import distribution, entry_points
 from typing import Any, Final
 
 import click
@@ -18,6 +18,7 @@ from meta_client.protocol.errors import MetaError
 from zk.errors import ZooKeeperError
 
 GROUP: Final = "metaq.commands"
+DISTRIBUTION: Final = "metaq-broker"
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 TERMINATED: Final = 143  # 128 + SIGTERM
 
@@ -71,11 +72,13 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        found: list[EntryPoint] = list(entry_points(group=GROUP, name=cmd_name))
-        if not found:
+        # metaq's own first: to read the entry points of every installed package takes longer than many a command.
+        own = distribution(DISTRIBUTION).entry_points.select(group=GROUP, name=cmd_name)
+        found = next(iter(own or entry_points(group=GROUP, name=cmd_name)), None)
+        if found is None:
             return None
         try:
-            command = found[0].load()
+            command = found.load()
         except ModuleNotFoundError as error:
             raise Failure(
                 f"metaq {cmd_name} needs the package {error.name}, which is not installed: "
@@ -100,7 +103,7 @@ class Commands(click.Group):
 
 
 @click.command(cls=Commands)
-@click.version_option(package_name="metaq-broker", message=f"metaq %(version)s, {description()}")
+@click.version_option(package_name=DISTRIBUTION, message=f"metaq %(version)s, {description()}")
 def metaq() -> None:
     """A transactional message broker: a database row and a message, both or neither.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from meta_client.cli.main import SUMMARIES
+from tests.fixtures.forked import run_metaq
 
 ROOT = Path(__file__).parents[3]
 PRODUCT = ("meta_broker", "meta_client", "journal", "zk", "spark_jobs", "docs")
@@ -48,6 +49,17 @@ def test_every_command_teaches(name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"Usage: metaq {name}")
     assert len(done.stdout.splitlines()) > 5
+
+
+def test_another_package_adds_commands_and_replaces_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (info := tmp_path / "other-1.0.dist-info").mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[metaq.commands]\ngreet = other:greet\nversion = other:greet\n")
+    (tmp_path / "other.py").write_text("import click\n@click.command()\ndef greet(): click.echo('good day')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run_metaq("greet").stdout == "good day\n"
+    assert re.search(r"^  greet$", run_metaq("--help").stdout, re.MULTILINE)
+    assert run_metaq("version").stdout.startswith("metaq ")
 
 
 @pytest.mark.parametrize(
