@@ -120,7 +120,7 @@ class MasterRole(Role):
         )
         stack.push_async_callback(master.close)  # after the last checkpoint, whose record slaves get, too
         stack.enter_context(_last_checkpoint(store))
-        master.begin(node)
+        master.begin(node, position)
         self._position = PositionReport(config.data, store)
         context = Context(
             config=config,

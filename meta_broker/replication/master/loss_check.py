@@ -17,6 +17,7 @@ from meta_broker.replication.master.handshake import (
     decide_start,
     would_truncate,
 )
+from zk.brokers.journal_position import JournalPosition
 from zk.brokers.replication import ReplicationNode
 
 
@@ -61,11 +62,14 @@ class LossCheck:
         self._knows_in_sync = knows_in_sync
         self._dropped = frozenset(dropped)
         self._authorities: frozenset[int] = frozenset()  # slaves in sync when this master began
+        self._position: JournalPosition | None = None  # ZooKeeper's, of what was acknowledged before this master began
         self._streamed_to: set[int] = set()  # those of them that were accepted
         self._started_empty: set[int] = set()  # their data came from here: they cannot confirm that nothing is missing
 
-    def load(self, node: ReplicationNode | None, *, is_whole: bool) -> None:
-        """Start from the *node* ZooKeeper had. *is_whole*: everything acknowledged is here, as was written down."""
+    def load(self, node: ReplicationNode | None, *, is_whole: bool, position: JournalPosition | None = None) -> None:
+        """Start from the *node* and *position* ZooKeeper had. *is_whole*: everything acknowledged is here, as was
+        written down."""
+        self._position = position
         if node is not None and node.mode == "sync":
             self._authorities = frozenset(node.in_sync)
             if not is_whole:
@@ -82,6 +86,7 @@ class LossCheck:
     ) -> StartStream | StartFetch | StartResync:
         """Decide how to start a slave. Raises LinkRefused, also where it would drop what may be missing here."""
         slave_id = handshake.slave_id
+        self._check_newest(handshake)
         found = decide_start(
             handshake,
             identity,
@@ -104,6 +109,19 @@ class LossCheck:
                 )
             self._started_empty.add(slave_id)
         return found
+
+    def _check_newest(self, handshake: Handshake) -> None:
+        """Check that a slave that is waited for is not an older copy of the one that was in sync: that would confirm
+        what it can't know. Raises LinkRefused."""
+        position, slave_id = self._position, handshake.slave_id
+        if position is None or slave_id not in self.unconfirmed or not handshake.epoch_history:
+            return
+        if handshake.epoch_history[-1][0] <= position.epoch and handshake.end < position.end:
+            raise LinkRefused(
+                f"slave {slave_id} was in sync, and has less than was acknowledged: its journal ends at LSN "
+                f"{handshake.end}, and ZooKeeper knows LSN {position.end}: its directory is an older copy, start the "
+                f"newest one"
+            )
 
     def _is_authority(self, handshake: Handshake, ours: MasterJournal, acknowledged: Lsn) -> bool:
         """Return whether the slave may have acknowledged data that this master lost.

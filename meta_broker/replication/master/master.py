@@ -28,6 +28,7 @@ from meta_broker.replication.master.replica_sender import ReplicaSender
 from meta_broker.replication.master.tail_fetch import TailFetch
 from meta_broker.store.cold_reader import ColdReader
 from meta_broker.store.message_store import MessageStore
+from zk.brokers.journal_position import JournalPosition
 from zk.brokers.replication import ReplicationNode
 
 log = logging.getLogger(__name__)
@@ -93,10 +94,10 @@ class Master:
         self._drained = asyncio.Event()  # while closing: every slave has everything
         self._is_closed = False
 
-    def begin(self, node: ReplicationNode | None) -> None:
-        """Start, with the *node* ZooKeeper had when this master was allowed to serve."""
+    def begin(self, node: ReplicationNode | None, position: JournalPosition | None = None) -> None:
+        """Start, with the *node* and the *position* ZooKeeper had when this master was allowed to serve."""
         mark = self.store.watermark
-        self.loss.load(node, is_whole=mark is None or mark.is_whole)
+        self.loss.load(node, is_whole=mark is None or mark.is_whole, position=position)
         self.in_sync.load(node, self._loop.time())
         if self.loss.unconfirmed:
             log.warning(

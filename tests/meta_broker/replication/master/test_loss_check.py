@@ -10,6 +10,7 @@ from journal.wal.segments import JournalIdentity
 from meta_broker.replication.link_protocol import VERSION, Handshake, LinkRefused
 from meta_broker.replication.master.handshake import MasterJournal, SendProgress, StartFetch, StartResync, StartStream
 from meta_broker.replication.master.loss_check import NEXT, LossCheck, LossEvent, LossState
+from zk.brokers.journal_position import JournalPosition
 from zk.brokers.replication import ReplicationNode
 
 pytestmark = pytest.mark.scenario("H06")
@@ -135,6 +136,31 @@ def test_nothing_is_truncated_while_something_may_be_missing() -> None:
         start(loss, hello(3, 250, FORMER))
     assert loss.confirm(progress(2))
     assert start(loss, hello(3, 250, FORMER)) == StartStream(Lsn(200))
+
+
+@pytest.mark.parametrize(
+    ("said", "is_older"),
+    [
+        (hello(1, 199, FORMER), True),
+        (hello(1, 200, FORMER), False),
+        (hello(1, 250, FORMER, WriterEpoch(2, 1, Lsn(200))), False),
+        (hello(2, 100, FORMER), False),  # nobody waits for it
+        (hello(1, 0), False),  # empty: refused for that
+    ],
+)
+def test_a_slave_that_is_waited_for_and_has_less_than_was_acknowledged_is_an_older_copy(
+    said: Handshake, is_older: bool
+) -> None:
+    loss = LossCheck()
+    loss.load(node(1), is_whole=False, position=JournalPosition(epoch=1, incarnation=1, end=200))
+    try:
+        start(loss, said)
+    except LinkRefused as error:
+        assert ("has less than was acknowledged: its journal ends at LSN 199" in str(error)) == is_older
+    else:
+        assert not is_older
+    assert loss.confirm(progress(1))
+    start(loss, hello(1, 199, FORMER))  # nobody waits for it any more
 
 
 def test_without_zookeeper_a_slave_with_all_of_the_former_epoch_and_more_may_have_been_in_sync() -> None:
