@@ -37,6 +37,9 @@ settings.load_profile("metaq")
 # Tests start hundreds of programs: without bytecode each would compile every module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Public authorities certify no server of a test, and PyMySQL would read all of their certificates at each connection.
+os.environ["SSL_CERT_FILE"] = os.devnull
+
 # A shell ignores SIGINT for what it runs in the background, and so would every program that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
