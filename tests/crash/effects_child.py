@@ -33,6 +33,7 @@ from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offset_stores import TransactionOffsetStore
 from meta_client.transactions import CommitStep, TransactionConfig
 from meta_client.transactions.mysql import parameters
+from tests.fixtures.postgres import connect_plain
 from tests.meta_client.aio.transactions.ways import source
 
 GROUP = "effects"
@@ -54,9 +55,7 @@ def connect(driver: str, dsn: str) -> Any:
         case "psycopg2":
             return psycopg2.connect(dsn)
         case "pg8000":
-            facts = psycopg.conninfo.conninfo_to_dict(dsn)
-            words = {word: facts[word] for word in ("host", "user", "password")}
-            return pg8000.dbapi.connect(**words, port=int(facts["port"] or 0), database=facts["dbname"])
+            return connect_plain(pg8000.dbapi, dsn)
     return psycopg.connect(dsn)
 
 

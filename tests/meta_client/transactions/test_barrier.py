@@ -20,7 +20,7 @@ from meta_client.transactions.databases import session_of
 from meta_client.transactions.dbapi import DbapiSession
 from meta_client.transactions.postgres_table import LOCK_TIMEOUT_MS
 from meta_client.transactions.table import DecisionTable, Row, RowDecision
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, connect_plain
 from tests.meta_client.transactions.conftest import Deciding, ask, do, make, make_postgres, make_sqlite
 
 LEVELS = [*psycopg.IsolationLevel, None]
@@ -51,9 +51,7 @@ def caller(request: pytest.FixtureRequest) -> Iterator[tuple[Deciding, Any]]:
     if kind == "sqlite":
         connection: Any = sqlite3.connect(deciding.url.removeprefix("sqlite:///"), check_same_thread=False)
     elif plain:
-        named = psycopg.conninfo.conninfo_to_dict(deciding.url)
-        words = {word: named[word] for word in ("host", "user", "password")}
-        connection = plain.connect(**words, port=int(named["port"] or 0), database=named["dbname"])
+        connection = connect_plain(plain, deciding.url)
     else:
         connection = deciding.connect()
     if kind == "mariadb" and how != "autocommit":

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions import CommitStep, NoDecisionTable
+from tests.fixtures.postgres import connect_plain
 from tests.meta_client.transactions.conftest import World, ask, do
 from tests.meta_client.transactions.test_crashes import QUICK, Cut
 
@@ -30,10 +31,7 @@ class Plain:
 
     def connect(self, **how: Any) -> Any:
         """A caller's connection."""
-        named = psycopg.conninfo.conninfo_to_dict(self.world.deciding.url) | how
-        words = {word: named[word] for word in ("host", "port", "user", "password")}
-        words["port"] = int(words["port"] or 0)
-        return self.module.connect(**words, database=named["dbname"])
+        return connect_plain(self.module, self.world.deciding.url, **how)
 
     def transaction(self, connection: Any, client: Any = None, **how: Any) -> Any:
         how = {} if self.name == "psycopg2" else {"connect": self.connect} | how

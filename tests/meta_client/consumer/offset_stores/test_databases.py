@@ -28,7 +28,7 @@ from meta_client.consumer.offset_stores import SqlOffsetStore, TransactionOffset
 from meta_client.consumer.offset_stores.errors import NoDatabase, NotInTransaction, OffsetsMalformed, TakenMeanwhile
 from meta_client.consumer.offsets import OffsetEntry
 from meta_client.errors import ConsumerMisuse
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, connect_plain
 from zk.embedded.chroot import Chroot
 from zk.tree.nodes import Partition
 
@@ -324,10 +324,8 @@ def test_the_drivers_of_other_styles_of_parameters(driver: str, request: pytest.
     def connect() -> Any:
         if driver == "pymysql":
             return request.getfixturevalue("mariadb").connect()
-        facts = conninfo_to_dict(request.getfixturevalue("database").dsn)
         module: Any = psycopg2 if driver == "psycopg2" else pg8000.dbapi
-        words = {word: facts[word] for word in ("host", "user", "password")}
-        return module.connect(**words, port=int(facts["port"] or 0), database=facts["dbname"])
+        return connect_plain(module, request.getfixturevalue("database").dsn)
 
     store = TransactionOffsetStore(connect, "billing")
     assert store.load("orders", A) is None

@@ -9,12 +9,12 @@ import pg8000.dbapi
 import psycopg2
 import pymysql
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from meta_client.consumer.offset_stores import TransactionOffsetStore
 from meta_client.consumer.offset_stores.errors import NotInTransaction, TakenMeanwhile
 from meta_client.coordinator.errors import CoordinatorError
 from tests.fixtures.broker_pool import BrokerPool
+from tests.fixtures.postgres import connect_plain
 from tests.meta_client.consumer.offset_stores.test_databases import FRAME, A, batch
 from tests.meta_client.transactions.conftest import World, do, make, running_world
 
@@ -34,9 +34,7 @@ def shop(
     def connect() -> Any:
         if driver is pymysql:
             return deciding.connect(autocommit=by_itself)  # type: ignore[call-arg]
-        facts = conninfo_to_dict(deciding.url)
-        words = {word: facts[word] for word in ("host", "user", "password")}
-        connection = driver.connect(**words, port=int(facts["port"] or 0), database=facts["dbname"])
+        connection = connect_plain(driver, deciding.url)
         connection.autocommit = by_itself
         return connection
 
