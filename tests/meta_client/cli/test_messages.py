@@ -68,6 +68,15 @@ def test_lines_in_lines_out(metaq: Metaq) -> None:
     assert sorted(metaq("consume", "orders").stdout.removesuffix(b"\n").split(b"\n")) == sorted(lines)
 
 
+def test_commands_that_send_one_message_each_do_not_all_choose_the_same_partition(metaq: Metaq) -> None:
+    """Each is a producer of its own, which begins anywhere."""
+    for _ in range(12):
+        metaq("produce", "orders", stdin=b"one\n")
+    read = metaq("consume", "orders", "--json").stdout.splitlines()
+    assert len(read) == 12
+    assert len({json.loads(line)["partition"] for line in read}) > 1  # of four: once in four million runs it is one
+
+
 def test_json_tells_everything(metaq: Metaq, tmp_path: Path) -> None:
     source = tmp_path / "orders.csv"
     source.write_bytes(b'536365,"6 lanterns, white"\n"5,36366",x\n')
