@@ -1,5 +1,6 @@
 """Tables of a master's own loss: every pair, and every short history against a dumb model of separate facts."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -143,9 +144,8 @@ def test_nothing_is_truncated_while_something_may_be_missing() -> None:
     [
         (hello(1, 199, FORMER), True),
         (hello(1, 200, FORMER), False),
-        (hello(1, 250, FORMER, WriterEpoch(2, 1, Lsn(200))), False),
+        (hello(1, 400, FORMER, WriterEpoch(2, 1, Lsn(200))), False),
         (hello(2, 100, FORMER), False),  # nobody waits for it
-        (hello(1, 0), False),  # empty: refused for that
     ],
 )
 def test_a_slave_that_is_waited_for_and_has_less_than_was_acknowledged_is_an_older_copy(
@@ -153,12 +153,9 @@ def test_a_slave_that_is_waited_for_and_has_less_than_was_acknowledged_is_an_old
 ) -> None:
     loss = LossCheck()
     loss.load(node(1), is_whole=False, position=JournalPosition(epoch=1, incarnation=1, end=200))
-    try:
+    expected = pytest.raises(LinkRefused, match="its journal ends at LSN 199") if is_older else contextlib.nullcontext()
+    with expected:
         start(loss, said)
-    except LinkRefused as error:
-        assert ("has less than was acknowledged: its journal ends at LSN 199" in str(error)) == is_older
-    else:
-        assert not is_older
     assert loss.confirm(progress(1))
     start(loss, hello(1, 199, FORMER))  # nobody waits for it any more
 
