@@ -55,6 +55,11 @@ class DirectoryInUse(JournalError):
     """Another process holds the directory. Stop it, or name another directory."""
 
 
+class DirectoryOfAnother(JournalError):
+    """The directory belongs to another user than root, who runs this: its owner could not read what root writes there.
+    Run it as the owner. Nothing was touched."""
+
+
 class CorruptJournal(JournalError):
     """Bytes that were once fsynced do not read back. Nothing was touched; see `metaq journal check` and `repair`.
 

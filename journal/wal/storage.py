@@ -7,13 +7,14 @@ power. System errors become StorageFailed here.
 import errno
 import fcntl
 import os
+import pwd
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from journal.errors import DirectoryInUse, StorageFailed
+from journal.errors import DirectoryInUse, DirectoryOfAnother, StorageFailed
 from journal.wal.file_move import copy, sync_directory
 from journal.wal.storage_file import Buffer, DirectoryFile, StorageFile, drop_clean, translated
 
@@ -101,12 +102,17 @@ class DirectoryStorage:
 
     @classmethod
     def open_for_writing(cls, path: Path) -> "DirectoryStorage":
-        """Lock the directory, making it, for this user alone, if missing. Raises DirectoryInUse, StorageFailed."""
+        """Lock the directory, making it, for this user alone, if missing. Raises DirectoryInUse, DirectoryOfAnother,
+        StorageFailed."""
         with translated(path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            _check_owner(path, os.fstat(fd).st_uid)
             _lock(fd)
+        except DirectoryOfAnother:
+            os.close(fd)
+            raise
         except BlockingIOError as error:
             os.close(fd)
             raise DirectoryInUse(
@@ -262,6 +268,23 @@ class DirectoryStorage:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _check_owner(path: Path, owner: int) -> None:
+    """Check that root is not at work for another user. Others are kept out by the permissions. Raises
+    DirectoryOfAnother."""
+    if os.geteuid() == 0 != owner:
+        raise DirectoryOfAnother(
+            f"{path} belongs to the user {_name_of(owner)}, who could not read what root writes there: run this as "
+            f"that user, e.g. with `sudo -u '{_name_of(owner)}'`"
+        )
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"#{user}"
 
 
 def _lock(fd: int) -> None:
