@@ -110,12 +110,13 @@ def compare_with_former(former: Path, directory: Path) -> FormerMaster:
             )
         at = divergence_lsn(theirs.epoch_history, theirs.lsn, ours.epoch_history, ours.lsn)
         if at is None:
-            return FormerMaster(theirs.epoch, None)
+            return FormerMaster(theirs.epoch, None, theirs.lsn)
         if at < former_segments.start:
             raise NotASlave(f"{former} begins at LSN {former_segments.start}, and this slave ends before, at {at}")
         if at == theirs.lsn:
-            return FormerMaster(theirs.epoch, tail_of([], at))
-        return FormerMaster(theirs.epoch, tail_of(RecordReader(scanner_from(former_segments, at)), at, ours))
+            return FormerMaster(theirs.epoch, tail_of([], at), theirs.lsn)
+        lost = tail_of(RecordReader(scanner_from(former_segments, at)), at, ours)
+        return FormerMaster(theirs.epoch, lost, theirs.lsn)
 
 
 def read_cluster(session: ZooKeeperSession, broker_id: int) -> tuple[ClusterView, VersionedReplication]:

@@ -61,10 +61,16 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class FormerMaster:
-    """The former master's own directory. *lost*: what it has and the slave does not; None: they share nothing."""
+    """The former master's own directory, which ends at LSN *end*. *lost*: what it has and the slave does not; None:
+    they share nothing."""
 
     epoch: int
     lost: Tail | None
+    end: int = 0
+
+    def is_before(self, position: JournalPosition) -> bool:
+        """Return True if this is an older copy: it ends before *position*."""
+        return (self.epoch, self.end) < (position.epoch, position.end)
 
 
 def check_promotion(
@@ -95,6 +101,11 @@ def check_promotion(
             )
         )
     is_known = former is not None and former.epoch >= newest_epoch(status, cluster.node)
+    position = cluster.position
+    if is_known and former is not None and position is not None and former.is_before(position):
+        is_known = False
+        text = f"the former master's directory ends at LSN {former.end}, and {_acknowledged(position)}: an older copy"
+        found.append(CheckFinding(Severity.NOTE, text))
     return found if is_known else [*found, _check_in_sync(status, cluster.node, cluster.position)]
 
 
@@ -185,9 +196,8 @@ def _check_in_sync(
     if position is not None and position.epoch == followed and position.end > status.end:
         return CheckFinding(
             Severity.RISK,
-            f"the journal ends at LSN {status.end}, and ZooKeeper knows that the master had acknowledged everything up "
-            f"to LSN {position.end}: {position.end - status.end} bytes of that are not here; if slave {me} is in sync, "
-            f"then with another directory: promote that one",
+            f"the journal ends at LSN {status.end}, and {_acknowledged(position)}: {position.end - status.end} bytes "
+            f"of that are not here; if slave {me} is in sync, then with another directory: promote that one",
         )
     if node.mode == "async":
         return CheckFinding(
@@ -204,6 +214,10 @@ def _check_in_sync(
     return CheckFinding(
         Severity.RISK, "no slave was in sync when the master went: what it acknowledged alone may not be here"
     )
+
+
+def _acknowledged(position: JournalPosition) -> str:
+    return f"ZooKeeper knows that the master had acknowledged everything up to LSN {position.end}"
 
 
 def claimant(facts: SlaveFacts) -> str:

@@ -23,6 +23,7 @@ from meta_client.protocol.requests import BranchCommand, BranchVerb, Transaction
 from tests.fixtures.broker import CONFIG, BrokerProcess
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.wire import WireClient
+from zk.brokers.journal_position import JournalPosition, read_position, write_position
 from zk.brokers.replication import ReplicationNode, read_replication, write_replication
 from zk.embedded.chroot import Chroot
 from zk.session.session import ZooKeeperSession
@@ -169,6 +170,26 @@ def test_what_the_former_masters_directory_has_is_told_exactly(
     assert "risk        the former master's journal goes on here" in done.stdout
     assert f"in doubt there: {later}" in done.stdout
     assert f"orders-0: offsets {offset} to {offset + bytes_of_four}, 1 messages" in done.stdout
+
+
+def test_an_older_copy_of_the_former_masters_directory_proves_nothing(
+    master: BrokerProcess, slave: Path, zookeeper: Chroot, session: ZooKeeperSession, tmp_path: Path
+) -> None:
+    """What came later is in neither directory; only ZooKeeper knows that there was more."""
+    older = tmp_path / "older"
+    shutil.copytree(master.data, older)
+    with read_state(master.data) as (state, _):
+        later = JournalPosition(epoch=1, incarnation=1, end=state.lsn + 1000)
+    assert write_position(session, 0, later, read_position(session, 0).version) is not None
+    done = metaq(slave, "--zk", zookeeper.connect, "--former-dir", older, "--dry-run", status=REFUSED)
+    assert "note        everything in the former master's journal is here" in done.stdout
+    assert "had acknowledged everything up to LSN" in done.stdout
+    assert "an older copy" in done.stdout
+    in_sync(session, 1)  # nor does the set
+    assert (
+        "bytes of that are not here"
+        in metaq(slave, "--zk", zookeeper.connect, "--former-dir", older, "--dry-run", status=REFUSED).stdout
+    )
 
 
 def test_branches_in_doubt_that_the_former_master_ended_are_named_with_what_became_of_them(
