@@ -32,6 +32,33 @@ class Workers(Protocol):
         Raises TypeError for a function they can't call."""
 
 
+class ThreadCondition(threading.Condition):
+    """A condition that a ^C on the thread that holds it, or begins to, never leaves locked, or unlocked too early.
+
+    A `with` of threading.Condition runs Python code before it holds the lock and before it gives that back, where a ^C
+    may be raised: this one enters and leaves the lock itself, which is C.
+    """
+
+    def __init__(self) -> None:
+        self._held = threading.RLock()
+        super().__init__(self._held)
+
+    @property
+    def __enter__(self) -> Callable[[], bool]:  # what `with` calls
+        return self._held.__enter__
+
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        return self._held.__exit__
+
+    def wait(self, timeout: float | None = None) -> bool:
+        try:
+            return super().wait(timeout)
+        finally:
+            if not self._is_owned():  # type: ignore[attr-defined]  # a ^C when it was just released
+                self._held.acquire()
+
+
 class ThreadWorkers:
     """Workers that are threads."""
 
@@ -39,7 +66,7 @@ class ThreadWorkers:
         self._threads: list[threading.Thread] = []
 
     def condition(self) -> threading.Condition:
-        return threading.Condition()
+        return ThreadCondition()
 
     def start(self, work: Callable[[], None], count: int, name: str) -> None:
         self._threads = [threading.Thread(target=work, name=f"{name} {number}", daemon=True) for number in range(count)]

@@ -175,6 +175,7 @@ def test_what_a_ctrl_c_keeps_from_the_user_is_handed_out_again(is_manual: bool) 
             delivery.deliver(batch(first, 3))
         seen: list[list[ReceivedMessage]] = []
         is_interrupted = interrupted(nth, functools.partial(_take, buffer, seen))
+        assert _is_free(assignments), nth
         seen.append(buffer.take(3, 0))
         seen.append(buffer.take(20, 0))
         ids = [message.message_id for taken in seen for message in taken]
@@ -183,6 +184,35 @@ def test_what_a_ctrl_c_keeps_from_the_user_is_handed_out_again(is_manual: bool) 
         if not is_interrupted:
             break
     assert nth > 30
+
+
+def test_a_ctrl_c_while_it_waits_leaves_nothing_locked() -> None:
+    for nth in itertools.count():
+        tracker = OffsetTracker()
+        assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
+        assignments.resume(0)
+        buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
+        is_interrupted = interrupted(nth, lambda buffer=buffer: buffer.take(1, 0.01))  # type: ignore[misc]
+        assert _is_free(assignments), nth
+        assert buffer.take(1, 0) == []
+        if not is_interrupted:
+            break
+    assert nth > 30
+
+
+def _is_free(assignments: Assignments) -> bool:
+    """True if another thread gets the lock."""
+    got = list[bool]()
+
+    def get() -> None:
+        got.append(assignments.changed.acquire(blocking=False))
+        if got[0]:
+            assignments.changed.release()
+
+    thread = threading.Thread(target=get)
+    thread.start()
+    thread.join()
+    return got == [True]
 
 
 def _take(buffer: PullBuffer, seen: list[list[ReceivedMessage]]) -> None:
