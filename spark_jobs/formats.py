@@ -72,7 +72,7 @@ class MetaqReader(DataSourceReader):
         """Return a task a segment, or a range of a partition. Raises JournalError, MetaError, ZooKeeperError."""
         options = self._options
         if options.cluster is None:
-            return [*plan_tasks(options.paths)]
+            return [*plan_tasks(options.paths, options.selection)]
         with Cluster(options.cluster) as cluster:
             cut = cluster.cut(options.selection)
             starts = starting_offsets(options, cluster, cut)

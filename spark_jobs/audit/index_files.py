@@ -8,12 +8,14 @@ of the chunk). The checksum begins with that of the file's name and the chunk's 
 import hashlib
 import struct
 import urllib.parse
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -195,6 +197,28 @@ def entry_batches(directory: Path, row: IndexFileRow) -> Iterator[pa.RecordBatch
         except OSError as error:
             reasons.append(str(error.strerror))
     yield _problem(row, 0, reasons[0] if reasons else "there is no such file")
+
+
+def lsn_of(directory: Path, row: IndexFileRow, offset: int) -> int:
+    """Return where the message at *offset* stands, or one before it; 0 if the file is not what the checkpoint says."""
+    for suffix in _NAMES:
+        try:
+            with (directory / (row.file + suffix)).open("rb") as file:
+                last = (row.entries - 1) // _CHUNK_ENTRIES
+                _content(file, row, last)  # tells whether it is the file
+
+                def entries(chunk: int) -> NDArray[np.void]:
+                    return np.frombuffer(_content(file, row, chunk), dtype=_COLUMNS)
+
+                chunk = max(
+                    bisect_right(range(last + 1), offset, key=lambda each: int(entries(each)["start"][0])) - 1, 0
+                )
+                found = entries(chunk)
+                at = int(np.searchsorted(found["start"], offset, side="right")) - 1
+                return int(found["lsn"][at]) if at >= 0 and found["bytes"][at] else 0
+        except (OSError, ChunkDiffers):
+            continue
+    return 0
 
 
 def _content(file: BinaryIO, row: IndexFileRow, chunk: int) -> bytes:

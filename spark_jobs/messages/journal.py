@@ -17,6 +17,7 @@ from journal.errors import StorageFailed
 from journal.wal.segments import read_header, segment_name
 from journal.wal.storage import DirectoryStorage
 from spark_jobs.messages.batches import PartitionId, message_batch
+from spark_jobs.messages.first_wanted import first_wanted
 from spark_jobs.messages.frames import InvalidFrames, find_frames
 from spark_jobs.messages.names import Names
 from spark_jobs.messages.published import PublishedBatch, PublishedMessages
@@ -90,9 +91,15 @@ def _has_segments(path: Path) -> bool:
     return path.is_dir() and any(each.name.endswith(SUFFIX) for each in path.iterdir())
 
 
-def plan_tasks(paths: Sequence[str]) -> list[JournalTask]:
-    """Return a task a segment. Raises StorageFailed, ForeignJournal."""
-    return [each.task(each.slices[:end]) for each in journals(paths) for end in range(1, len(each.slices) + 1)]
+def plan_tasks(paths: Sequence[str], selection: Selection) -> list[JournalTask]:
+    """Return a task a segment, from the first one on that can hold what *selection* wants. Raises StorageFailed,
+    ForeignJournal."""
+    tasks: list[JournalTask] = []
+    for journal in journals(paths):
+        first = first_wanted(journal.place, journal.broker_id, selection)
+        slices = journal.slices
+        tasks += [journal.task(slices[: index + 1]) for index, each in enumerate(slices) if each.end > first]
+    return tasks
 
 
 def journals(paths: Sequence[str]) -> list[PlannedJournal]:

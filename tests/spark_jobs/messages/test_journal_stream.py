@@ -53,7 +53,7 @@ def batches(stream: JournalStream, limit: ReadLimit = ALL, start: Any = None) ->
 
 def whole(path: Path) -> list[Row]:
     rows: list[Row] = []
-    for task in plan_tasks([str(path)]):
+    for task in plan_tasks([str(path)], Selection()):
         for batch in read_task(task, Selection(), COLUMNS, fail_on_data_loss=True):
             rows += batch.to_pylist()
     return rows

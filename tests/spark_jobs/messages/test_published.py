@@ -34,8 +34,9 @@ def read(
     path: Path | str, selection: Selection | None = None, columns: tuple[str, ...] = COLUMNS, *, fails: bool = True
 ) -> list[Row]:
     rows: list[Row] = []
-    for task in plan_tasks([str(path)]):
-        for batch in read_task(task, selection or Selection(), columns, fail_on_data_loss=fails):
+    selection = selection or Selection()
+    for task in plan_tasks([str(path)], selection):
+        for batch in read_task(task, selection, columns, fail_on_data_loss=fails):
             rows += batch.to_pylist()
     return rows
 
@@ -226,9 +227,11 @@ def test_two_copies_of_one_broker_are_refused(honest: Path, tmp_path: Path) -> N
         (tmp_path / "copies" / name / segment_name(0)).write_bytes((honest / segment_name(0)).read_bytes())
     with pytest.raises(Exception, match="both of broker 3: read one copy"):
         read(tmp_path / "copies")
-    once = len(plan_tasks([str(honest)]))
-    assert {task.broker_id for task in plan_tasks([str(honest)])} == {3}
-    assert len(plan_tasks([str(honest), f"{honest}/", str(honest.parent)])) == once, "named twice, it is still one"
+    once = len(plan_tasks([str(honest)], Selection()))
+    assert {task.broker_id for task in plan_tasks([str(honest)], Selection())} == {3}
+    assert len(plan_tasks([str(honest), f"{honest}/", str(honest.parent)], Selection())) == once, (
+        "named twice, it is still one"
+    )
 
 
 def test_messages_longer_than_a_block(tmp_path: Path) -> None:
