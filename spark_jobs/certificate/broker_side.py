@@ -55,16 +55,20 @@ class JournalSide:
         kept: ExitStack,
         on_progress: Callable[[str], None],
         *,
+        with_owners: bool = False,
         with_contents: bool = False,
     ) -> None:
-        """Audit the journal and read its side. *with_contents*: where each branch's messages are, too."""
+        """Audit the journal and read its side. *with_owners*: the branch of each message id, too. *with_contents*: and
+        where each branch's messages are."""
         checkpoints = read_checkpoints(self.path)
 
         def also(records: DataFrame, by_branch: DataFrame) -> None:
             promised = checkpoints.promised_below(plan(self.path)[0].base)
             self.branches = keep(kept, branch_states(by_branch, self.number, deciders, promised))
-            self.owners = keep(kept, message_owners(records, deciders))
-            self.branches.count(), self.owners.count()  # while Spark has the records
+            self.branches.count()  # while Spark has the records
+            if with_owners:
+                self.owners = keep(kept, message_owners(records, deciders))
+                self.owners.count()
             self.others = {row["decider"]: row["branches"] for row in other_branches(by_branch, deciders).collect()}
             if with_contents:
                 self.contents = keep(kept, branch_contents(records, self.number, deciders))

@@ -6,14 +6,14 @@ are read later. What commits in between shows as an orphan, and is looked up onc
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from journal.errors import StorageFailed
@@ -75,8 +75,9 @@ def joined_sides(
             counted = [rows.count() for rows in columns]  # read now: an open transaction holds back VACUUM
         logs.look(request.url)
         deciders = Deciders(database.qualifier, logs.prefixes)
+        with_owners = any(info.is_message_id for info in database.markers)
         for broker in brokers:
-            broker.read(spark, deciders, kept, on_progress, with_contents=with_contents)
+            broker.read(spark, deciders, kept, on_progress, with_owners=with_owners, with_contents=with_contents)
         on_progress("joining both sides")
         yield JoinedSides(spark, request, brokers, database, logs, columns, counted, kept)
 
@@ -105,7 +106,6 @@ class JoinedSides:
         self.elsewhere = Counter(coordinated.elsewhere.values())
         branches = reduce(DataFrame.unionAll, [broker.branches for broker in brokers])
         self.branches = _without(spark, branches, coordinated.elsewhere)
-        self._owners = reduce(DataFrame.unionAll, [broker.owners for broker in brokers])
         self.is_complete = all(broker.report.totals.first_lsn == 0 for broker in brokers)
         self.markers = keep(kept, self._marked(columns))
         decided = spark.createDataFrame(decision_table(database.decisions, coordinated.decisions))
@@ -118,30 +118,44 @@ class JoinedSides:
         ours = self.markers.where(is_ours)
         self._foreign = self.markers.where(~is_ours).count()
         self._later_rows = 0
-        rows = self._judged(ours)
+        rows = keep(kept, self._judged(ours))
         if (rows_later := self._later(rows)) is not None:
+            rows.unpersist()
             self._later_rows = rows_later.count()
-            rows = self._judged(ours.unionAll(rows_later))
-        self.rows = keep(kept, rows)
-        in_scope = F.coalesce(F.col("last_ms") >= request.since_ms, F.lit(True))
-        self.in_scope, self._before = self.rows.where(in_scope), self.rows.where(~in_scope)
+            rows = keep(kept, self._judged(ours.unionAll(rows_later)))
+        self.rows = rows.withColumn("in_scope", F.coalesce(F.col("last_ms") >= request.since_ms, F.lit(True)))
+        sums = [F.sum(name).alias(name) for name in COUNTS[1:]]
+        self._tallies = (
+            self.rows.groupBy("in_scope", "class", "source").agg(F.count("*").alias(COUNTS[0]), *sums).collect()
+        )
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return transactions, branches, messages and rows of each class, of what is in scope."""
-        return self._by_class(self.in_scope)
+        return self._by_class(in_scope=True)
 
     def counts_before(self) -> dict[str, dict[str, int]]:
         """Return the same of what is older than the time asked for, by the clocks of the brokers that wrote it."""
-        return self._by_class(self._before)
+        return self._by_class(in_scope=False)
 
     def sources(self) -> list[dict[str, Any]]:
         """Return the number of transactions in scope by class and by whose word is taken of the database's side."""
-        counted = self.in_scope.groupBy("class", "source").count().collect()
-        order = list(CLASSES)
-        return [
-            {"class": row["class"], "database": row["source"], "transactions": row["count"]}
-            for row in sorted(counted, key=lambda row: (order.index(row["class"]), -row["count"], row["source"]))
+        found = [
+            {"class": row["class"], "database": row["source"], "transactions": row["transactions"]}
+            for row in self._tallies
+            if row["in_scope"]
         ]
+        order = list(CLASSES)
+        return sorted(found, key=lambda one: (order.index(one["class"]), -one["transactions"], one["database"]))
+
+    def oldest(self, classes: Sequence[str], limit: int) -> list[Row]:
+        """Return at most *limit* transactions in scope of each of *classes*, in their order, the oldest first."""
+        counts = self.counts()
+        if not any(counts[name]["transactions"] for name in classes):
+            return []
+        rank = F.row_number().over(Window.partitionBy("class").orderBy("last_ms", "gtrid"))
+        chosen = self.rows.where(F.col("in_scope") & F.col("class").isin(*classes)).withColumn("rank", rank)
+        found = chosen.where(F.col("rank") <= limit).collect()
+        return sorted(found, key=lambda row: (classes.index(row["class"]), row["rank"]))
 
     def accounts(self) -> list[dict[str, Any]]:
         """Return what was counted by classes, and the same counted at its source."""
@@ -165,6 +179,10 @@ class JoinedSides:
             )
         ]
         return found
+
+    @cached_property
+    def _owners(self) -> DataFrame:
+        return reduce(DataFrame.unionAll, [broker.owners for broker in self.brokers])
 
     def _marked(self, columns: list[DataFrame]) -> DataFrame:
         """Return (marker, gtrid) of each row; a message id that no broker knows stands for itself."""
@@ -197,6 +215,8 @@ class JoinedSides:
 
     def _later(self, rows: DataFrame) -> DataFrame | None:
         """Return the rows that orphans have by now: of transactions that committed after the snapshot."""
+        if not self.database.markers:
+            return None
         orphans = rows.where((F.col("class") == "orphan") & (F.col("rows") == 0)).select("gtrid").limit(RECHECKED_MAX)
         names = {bytes.fromhex(row["gtrid"]).decode(errors="replace"): row["gtrid"] for row in orphans.collect()}
         if not names:
@@ -213,15 +233,13 @@ class JoinedSides:
                 found += [(str(info.marker), names[value]) for value in now]
         return self._spark.createDataFrame(found, "marker string, gtrid string") if found else None
 
-    def _by_class(self, rows: DataFrame) -> dict[str, dict[str, int]]:
-        counted = rows.groupBy("class").agg(
-            F.count("*").alias("transactions"), *(F.sum(name).alias(name) for name in COUNTS[1:])
-        )
-        by_class = {row["class"]: row for row in counted.collect()}
-        return {
-            name: {count: int(by_class[name][count] or 0) if name in by_class else 0 for count in COUNTS}
-            for name in CLASSES
-        }
+    def _by_class(self, *, in_scope: bool) -> dict[str, dict[str, int]]:
+        found = {name: dict.fromkeys(COUNTS, 0) for name in CLASSES}
+        for row in self._tallies:
+            if row["in_scope"] is in_scope:
+                for count in COUNTS:
+                    found[row["class"]][count] += int(row[count] or 0)
+        return found
 
     def _accounts(self) -> Iterator[dict[str, Any]]:
         classes, before = self.counts(), self.counts_before()

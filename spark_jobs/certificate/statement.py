@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from spark_jobs.certificate import FORMAT
 from spark_jobs.certificate.classes import BROKEN
@@ -73,26 +72,18 @@ class Statement:
         }
 
     def _examples(self) -> dict[str, list[dict[str, Any]]]:
-        found: dict[str, list[dict[str, Any]]] = {}
-        for name in (*BROKEN, "in doubt", "unknown"):
-            some = (
-                self._sides.in_scope.where(F.col("class") == name)
-                .orderBy("last_ms", "gtrid")
-                .limit(EXAMPLES_MAX)
-                .collect()
-            )
-            found[name] = [
+        names = (*BROKEN, "in doubt", "unknown")
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        counts = ("committed", "rolled_back", "in_doubt", "open", "messages", "rows")
+        for row in self._sides.oldest(names, EXAMPLES_MAX):
+            found[row["class"]].append(
                 {
                     "transaction": name_of(row["gtrid"]),
-                    **{
-                        count: int(row[count])
-                        for count in ("committed", "rolled_back", "in_doubt", "open", "messages", "rows")
-                    },
+                    **{count: int(row[count]) for count in counts},
                     "decision": row["outcome"],
                     "database": row["source"],
                 }
-                for row in some
-            ]
+            )
         return found
 
     def _not_proven(self, classes: dict[str, dict[str, int]]) -> Iterator[str]:

@@ -123,15 +123,7 @@ class _Reconciliation:
         return found
 
     def _apart(self) -> list[Apart]:
-        chosen = [
-            row
-            for kind in LISTED
-            for row in self._sides.in_scope.where(F.col("class") == kind)
-            .select("gtrid", "class", "last_ms", "outcome", "absent")
-            .orderBy("last_ms", "gtrid")
-            .limit(self._limit)
-            .collect()
-        ]
+        chosen = self._sides.oldest(LISTED, self._limit)
         if not chosen:
             return []
         names = self._spark.createDataFrame([(row["gtrid"],) for row in chosen], "gtrid string")
