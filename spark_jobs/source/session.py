@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from py4j.java_gateway import java_import  # type: ignore[import-untyped]  # py4j ships no types
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -85,6 +86,8 @@ def spark_session(
                 "--packages and --conf"
             ) from error
         try:
+            # Used for every list of columns, and otherwise looked for in each jar of several packages every time.
+            java_import(spark.sparkContext._jvm, "org.apache.spark.api.python.PythonUtils")
             if is_standalone:
                 wait_for_executors(spark, master)
             if not is_local and SHUFFLE_PARTITIONS not in options:
@@ -108,9 +111,10 @@ def _settings(scratch: Path, *, is_local: bool) -> dict[str, str]:
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         "spark.driver.memory": "1g",
         # C1 and one collecting thread: an audit is over before C2 would have paid, and the bytes are read in Python.
+        # Room for Spark's classes: loading them would have the whole heap collected four times.
         "spark.driver.extraJavaOptions": (
             f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging.as_uri()} "
-            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
         ),
     }
     if is_local:
