@@ -74,7 +74,7 @@ def test_every_block_runs(
 
 @pytest.fixture(scope="module")
 def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """One for all the documents. Commands that start their own are run by the demo's test and the cluster's."""
+    """One for all the documents. The demo's test and one of the cluster's run commands that start their own."""
     with spark_jvm(tmp_path_factory.mktemp("jvm")) as environment:
         yield environment
 

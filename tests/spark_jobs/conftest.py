@@ -23,7 +23,11 @@ from tests.spark_jobs.journals import write_honest_journal
 from zk.embedded.chroot import chroot
 from zk.embedded.server import EmbeddedZooKeeper
 
-QUICK = INTERPRETED | {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
+QUICK = INTERPRETED | {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "1",  # each task reads its stage's whole plan again
+    "spark.sql.adaptive.enabled": "false",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ def spark_started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]
             patch.setattr(tempfile, "tempdir", str(scratch))
             session = ends.enter_context(spark_session("local[2]", name="metaq tests", options=QUICK))
         register(session)
+        for form in ("short", "long"):  # else Spark takes a stack trace for each step of a plan
+            session.sparkContext.setLocalProperty(f"callSite.{form}", "tests")
         yield Started(session, stderr)
     assert list(scratch.iterdir()) == []
 

@@ -17,6 +17,7 @@ from tests.fixtures.forked import run_metaq, start_metaq, start_module
 from tests.fixtures.postgres import Database
 from tests.fixtures.replicas import wait_until
 from tests.fixtures.spark_cluster import SETTINGS, spark_cluster, spark_master
+from tests.fixtures.spark_jvm import spark_jvm
 from tests.spark_jobs.cluster_query import ROWS, SOLD
 from zk.embedded.chroot import Chroot
 
@@ -32,6 +33,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield master
 
 
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """One driver for the programs that use the workers. The audit without workers starts its own."""
+    with spark_jvm(tmp_path_factory.mktemp("jvm"), SETTINGS) as environment:
+        yield environment
+
+
+@pytest.fixture
+def in_jvm(jvm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in jvm.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("in_jvm")
 def test_an_audit_runs_on_the_workers(cluster: str, honest: Path) -> None:
     done = run_metaq("audit", str(honest), "--master", cluster, "--json", *CONF, timeout_s=RUN_S)
     assert done.returncode == 0, done.stderr
@@ -39,6 +54,7 @@ def test_an_audit_runs_on_the_workers(cluster: str, honest: Path) -> None:
     assert {check["verdict"] for check in report["checks"]} <= {"holds"}
 
 
+@pytest.mark.usefixtures("in_jvm")
 def test_messages_are_written_streamed_read_and_certified_on_the_workers(
     cluster: str, broker: BrokerProcess, zookeeper: Chroot, database: Database, tmp_path: Path
 ) -> None:

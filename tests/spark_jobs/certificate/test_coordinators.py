@@ -3,13 +3,14 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from journal.errors import StorageFailed
@@ -27,6 +28,7 @@ from spark_jobs.certificate.decisions import decision_table
 from spark_jobs.certificate.join import JoinRequest
 from spark_jobs.certificate.page import page
 from spark_jobs.certificate.statement import agrees, make_certificate
+from spark_jobs.cli.certify import certify
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import run_metaq
@@ -39,7 +41,6 @@ TOPICS = ("orders", "bills")  # of broker 0, and of broker 1
 OF_OTHERS = "no decision in what is left of the coordinator's log, and other databases may use it"
 STATUS = "pg_xact_status, for the id in the coordinator's log"
 SEGMENT_BYTES = 4096
-RUN_S = 300  # a Spark of its own, on a busy machine
 
 
 class Killed(BaseException):
@@ -251,7 +252,10 @@ def test_a_decision_that_names_no_broker_names_what_cannot_be_read(
     assert decision_table([], found.decisions).column("named").to_pylist() == [None]
 
 
-def test_what_commits_while_the_journals_are_read_is_no_mistake(world: World, spark: SparkSession) -> None:
+def test_what_commits_while_the_journals_are_read_is_no_mistake(
+    world: World, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by the command, on the worker's Spark; docs/operations/certificate.md runs it as a program."""
     world.sell(0)
     during: list[str] = []
 
@@ -268,8 +272,10 @@ def test_what_commits_while_the_journals_are_read_is_no_mistake(world: World, sp
 
     words = ["certify", "--database", world.database.dsn, "--since", "2020-01-01", "--marker", "sold.gtrid"]
     words += [word for directory in directories for word in ("--dir", str(directory))]
-    done = run_metaq(*words, "--coordinator", str(world.directory), timeout_s=RUN_S)
-    assert (done.returncode, "not signed: no --key was given" in done.stderr) == (1, True), done.stderr
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_jobs.source.session.spark_session", lambda *_, **__: nullcontext(spark))
+        done = CliRunner().invoke(certify, [*words[1:], "--coordinator", str(world.directory)])
+    assert (done.exit_code, "not signed: no --key was given" in done.stderr) == (1, True), done.stderr
     made = json.loads(done.stdout)["certificate"]
     assert counts(made) == {"committed": len(during) + 1}
     assert made["coordinators"][0]["directory"] == str(world.directory)
