@@ -32,6 +32,7 @@ from meta_broker.config.tls_section import TlsSection
 from meta_broker.config.zookeeper_section import ZooKeeperSection
 from tests import scenario_table
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.metaq_program import metaq_on_path
 from tests.fixtures.postgres import Database
 from tests.fixtures.spark_jvm import spark_jvm
 from zk.embedded.chroot import Chroot
@@ -69,7 +70,10 @@ ON_SPARK = [document for document in FOLLOWED if any(SPARK.search(text) for _, t
 def test_every_block_runs(
     document: Path, tmp_path: Path, broker: BrokerProcess, zookeeper: Chroot, database: Database
 ) -> None:
-    follow([document], tmp_path, broker, zookeeper, database)
+    """Commands are forked from a process that has imported metaq; in the README and the tutorial they start cold."""
+    (programs := tmp_path / "bin").mkdir()
+    with metaq_on_path(programs) as path:
+        follow([document], tmp_path, broker, zookeeper, database, {"PATH": path})
 
 
 @pytest.fixture(scope="module")
