@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from meta_client.batches.names import BatchName
 from meta_client.doctor.cases import Case, Side
 from meta_client.doctor.decisions import OwnerDecision
 from meta_client.doctor.evidence import DatabaseEvidence, PreparedXact
@@ -87,8 +88,15 @@ def _ask(case: Case, side: Side) -> Advice:
         reason = f"a transaction manager other than metaq's began it, which alone knows{others}"
         return Advice(reason, tuple(_end(side, "commit", "rollback")), PUBLISHES)
     if case.owner is Owner.BATCH:
-        reason = f"{case.decision.by}: it does when it is started again, and repeats the batch. If it never is:"
-        risk = "a query that is at work fails, and repeats the batch"
+        batch = BatchName.of(case.xid)
+        assert batch is not None
+        ends = "it does when it is started again, and repeats the batch. If it never is:"
+        if not batch.is_repeatable:
+            ends = (
+                "its program alone does, which nobody can repeat. If that has ended, with all of the write's branches:"
+            )
+        risk = "a program that is at work fails at its end, with a part of its rows in the topics"
+        reason = f"{case.decision.by}: {ends}"
         return Advice(reason, tuple(_end(side, "rollback")), risk)
     if case.decision.said is OwnerAnswer.OPEN:
         reason = f"{case.decision.by}, yet this has been prepared for long: look why"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from journal.records.xid import XaKey, Xid
+from meta_client.batches.names import QUALIFIER, BatchName
 from meta_client.operations.text import age_text, printable, time_text
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
@@ -14,8 +15,10 @@ LEDGER_COLUMNS: Final = ("xid", "outcome", "since", "who", "broker", "why", "evi
 
 
 def sql_of(xid: Xid) -> str:
-    """Return a query for the decision's row, if the branch has one; otherwise for the branches of the same global
-    transaction, which differ in the part after the last underscore."""
+    """Return a query for the decision's row, if the branch has one; nothing for Spark's; otherwise for the branches of
+    the same global transaction, which differ in the part after the last underscore."""
+    if BatchName.of(xid) is not None:
+        return ""  # a node in ZooKeeper decides
     if table_of(xid) is not None:
         return f"SELECT outcome FROM metaq_decision WHERE gtrid = '{xid.gtrid.decode()}'"  # noqa: S608 - no quote in it
     transaction = str(xid).rpartition("_")[0]
@@ -116,6 +119,11 @@ def remedy(report: Report, key: XaKey, where: str, decided: bool | None) -> Iter
         yield "           metaq txn resolver --once --database URL"
         yield "           Is that gone for good? See whether the transaction's rows are anywhere, and end it so:"
         yield f"           {commit}"
+        yield f"           {rollback}"
+        return
+    if key.qualifier == QUALIFIER and (batch := BatchName.of(key.xid)) is not None:
+        over = "its query is never started again" if batch.is_repeatable else "its program has ended"
+        yield f"resolve    Spark's sink decides: metaq txn doctor tells how. It has not decided, and {over}:"
         yield f"           {rollback}"
         return
     yield "resolve    a coordinator that runs recover() finishes it. Without one, ask the database:"

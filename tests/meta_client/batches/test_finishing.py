@@ -136,6 +136,39 @@ def test_a_resolver_rolls_back_what_a_write_that_is_over_has_left(world: World) 
     assert (world.prepared(), world.stored()) == (set(), Counter())
 
 
+def test_a_person_rolls_back_what_a_write_has_left_whose_program_was_killed(world: World) -> None:
+    """By the commands of docs/spark.md: nobody else knows that it is over."""
+    world.query = BatchName.once().query
+    decisions = Decisions(world.client.session, world.query)
+    decisions.begin()
+    left = {world.prepare(0, 0, "left").bqual, world.prepare(0, 1, "left").bqual}
+    world.look()
+    assert world.prepared() == left
+
+    def txn(*words: str) -> str:
+        done = run_metaq("txn", *words, "--zk", world.zookeeper)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    rows = [json.loads(line) for line in txn("list", "--qualifier", QUALIFIER, "--json").splitlines()]
+    assert [row["sql"] for row in rows] == ["", ""], "no database knows of it"
+    told = [json.loads(line) for line in txn("doctor", "--age", "0", "--json").splitlines()]
+    assert [row["key"] for row in told if row["transaction"] == f"spark:{world.query}:0"] == [row["key"] for row in rows]
+    for row in rows:
+        resolve = txn("show", row["key"]).partition("resolve ")[2]
+        assert (
+            "Spark's sink decides: metaq txn doctor tells how. It has not decided, and its program has ended:"
+            in resolve
+        )
+        assert f"metaq txn rollback {row['key']} --broker {row['broker']}" in resolve
+        assert "commit" not in resolve
+        txn("rollback", row["key"], "--why", "its driver was killed", "--yes")
+        txn("forget", row["key"], "--yes")
+    assert (world.prepared(), world.stored()) == (set(), Counter())
+    assert txn("list", "--qualifier", QUALIFIER, "--json") == ""
+    decisions.delete()
+
+
 def test_a_resolver_deletes_the_node_of_a_decided_write_that_nobody_can_repeat(world: World) -> None:
     world.query = BatchName.once().query
     Decisions(world.client.session, world.query).begin()

@@ -7,6 +7,8 @@ import pytest
 
 from journal.records.ledger import RESTORED_BY
 from journal.records.xid import XaKey, Xid
+from meta_client.batches.decision import NOTHING, BatchDecision
+from meta_client.batches.names import BatchName, BranchName
 from meta_client.coordinator.names import BROKER, DATABASE, LogName, branch, log_of, new_nonce
 from meta_client.doctor.advice import advice_on, prepared_command
 from meta_client.doctor.cases import STUCK_S, cases_of, to_ask
@@ -132,6 +134,20 @@ def test_a_row_in_flight_is_that_transaction_s_alone() -> None:
         (case,) = cases_of(replace(found, brokers=replace(found.brokers, reports=stuck)), NOW_MS, 10)
         (side,) = case.sides
         assert (side.verdict, advice_on(case, side, "metaq txn doctor").commands) == (Verdict.ASK, commands)
+
+
+@pytest.mark.parametrize(("query", "ends"), [("load", "is started again"), ("~load", "which nobody can repeat")])
+def test_a_batch_of_spark_that_nobody_has_ended_is_rolled_back_by_hand(query: str, ends: str) -> None:
+    name = BatchName(query, 0)
+    at: BranchAt = (0, BranchName(0, "0.0.a.0").key(name))
+    stuck = BrokerEvidence({at: _report(at, NOW_MS - int(STUCK_S * 1000) - 1)}, frozenset({at}))
+    (case,) = cases_of(Evidence(stuck, batches={query: BatchDecision(NOTHING)}), NOW_MS, 10)
+    (side,) = case.sides
+    advice = advice_on(case, side, "metaq txn doctor")
+    assert side.verdict is Verdict.ASK
+    assert f"Spark query {query} has not decided about batch 0: " in advice.reason
+    assert ends in advice.reason
+    assert advice.commands == (f"metaq txn rollback {shlex.quote(str(at[1]))} --broker 0 --why '...'",)
 
 
 def test_a_prepared_transaction_of_several_servers() -> None:
