@@ -96,9 +96,8 @@ def group_row(listing: GroupListing, ends: Ends) -> dict[str, object]:
     unknown = sum(lag.state in FAULTS for _, lag in lags)
     known = sum(lag.bytes for _, lag in lags if lag.bytes is not None)
     messages = [_messages(listing.group, key, lag, ends) for key, lag in lags]
-    oldest = max(
-        (age for key, lag in lags if (age := _seconds(listing.group, key, lag, ends)) is not None), default=None
-    )
+    ages = [_seconds(listing.group, key, lag, ends) for key, lag in lags]
+    oldest = max((age for age in ages if age is not None), default=None)
     return {
         "group": listing.group,
         "members": len(listing.members),
@@ -109,7 +108,7 @@ def group_row(listing: GroupListing, ends: Ends) -> dict[str, object]:
         "unknown": unknown,
         "lag": known if known or not unknown else None,  # 0 only if it is known of every partition
         "messages": None if None in messages else sum(filter(None, messages)),
-        "seconds": oldest if oldest or not unknown else None,
+        "seconds": oldest if oldest or None not in ages else None,
     }
 
 

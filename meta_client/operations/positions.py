@@ -21,16 +21,27 @@ from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.operations.placement import brokers_of
 from meta_client.protocol.answers import PartitionOffsets, parse_counted, parse_offset, parse_offset_range
-from meta_client.protocol.errors import MetaError, Moved, NotFound, RemoteError
-from meta_client.protocol.id_layout import time_ms_of
-from meta_client.protocol.messages import HEADER, HEADER_BYTES
-from meta_client.protocol.requests import OFFSET_END, Count, Fetch, Get, OffsetQuery, Offsets, Request, ResetGroup
+from meta_client.protocol.errors import InvalidMessage, MetaError, Moved, NotFound, RemoteError
+from meta_client.protocol.id_layout import broker_of, time_ms_of
+from meta_client.protocol.messages import HEADER, HEADER_BYTES, walk_frames
+from meta_client.protocol.requests import (
+    OFFSET_END,
+    Body,
+    Count,
+    Fetch,
+    Get,
+    OffsetQuery,
+    Offsets,
+    Request,
+    ResetGroup,
+)
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition, TopicPartition
 
 ANSWER_TIMEOUT_S: Final = 5.0
 GROUP: Final = "metaq-cli"  # shown in brokers' statistics; never registered or stored
 AT_ONCE_MAX: Final = 256  # requests before waiting for the first answer
+PROBE_BYTES: Final = 4096  # of a message, to check that there is one
 
 
 class Range(NamedTuple):
@@ -110,12 +121,12 @@ class Positions:
     ) -> dict[TopicPartition, int]:
         """Add to *found*; return the offsets to ask again, where retention deleted the message."""
         moved: dict[TopicPartition, int] = {}
-        for key, replies in self._asked(wanted, lambda connection, key: _first_header(connection, key, wanted[key])):
+        for key, replies in self._asked(wanted, lambda connection, key: _first_bytes(connection, key, wanted[key])):
             try:
                 for reply in replies:
                     body = checked_value(reply.wait(ANSWER_TIMEOUT_S), f"get {_name(key)} at {wanted[key]}").body
-                    if len(body) >= HEADER_BYTES:
-                        found[key] = time_ms_of(HEADER.unpack_from(body)[2])
+                    if (put_ms := _put_ms(body, key[1].broker_id)) is not None:
+                        found[key] = put_ms
             except Moved as error:
                 if error.offset > wanted[key]:
                     moved[key] = error.offset
@@ -266,11 +277,27 @@ def ask_range(connection: Transport, topic: str, partition: Partition, time_ms: 
     return parse_offset_range(wait_result(reply, ANSWER_TIMEOUT_S, f"offsets {topic}/{partition}").message)
 
 
-def _first_header(connection: Transport, key: TopicPartition, offset: int) -> Sequence[Request]:
-    """Return the request for the message's header; none if its id contains no time."""
+def _first_bytes(connection: Transport, key: TopicPartition, offset: int) -> Sequence[Request]:
+    """Return the request for the message's beginning; none if its id contains no time."""
     if connection.capabilities(ANSWER_TIMEOUT_S).metaq_version is None:
         return []
-    return [Get(key[0], GROUP, key[1].number, offset, HEADER_BYTES, next_opaque())]
+    return [Get(key[0], GROUP, key[1].number, offset, PROBE_BYTES, next_opaque())]
+
+
+def _put_ms(body: Body, broker_id: int) -> int | None:
+    """Return when the message that *body* begins with was put; None: *body* begins inside of one, as far as can be
+    told."""
+    if len(body) < HEADER_BYTES:
+        return None
+    length, _, message_id, _ = HEADER.unpack_from(body)
+    if message_id < 0 or broker_of(message_id) != broker_id:
+        return None
+    try:
+        is_whole = next(walk_frames(body), None) is not None  # with the right checksum
+    except InvalidMessage:
+        return None
+    is_cut = len(body) == PROBE_BYTES and length > PROBE_BYTES - HEADER_BYTES
+    return time_ms_of(message_id) if is_whole or is_cut else None
 
 
 def _count(connection: Transport, key: TopicPartition, offset: int) -> Sequence[Request]:

@@ -114,6 +114,16 @@ def test_how_far_groups_are_behind(metaq: Metaq, broker: BrokerProcess, client: 
     assert metaq("describe", "nobody", status=1).stderr == "error: there is no group nobody: see `metaq groups`\n"
 
 
+def test_an_offset_inside_a_message_tells_no_time(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
+    """What stands there is no message's id."""
+    put(broker, 3)
+    store(client, "odd", {A: FRAME + 3})
+    described = rows(metaq("describe", "odd", "--json"))
+    assert [(row["messages"], row["seconds"]) for row in described] == [(1, None), (0, 0), (0, 0), (0, 0)]
+    (row,) = rows(metaq("--json"))
+    assert (row["messages"], row["seconds"]) == (1, None), "0 would say that it has everything"
+
+
 def test_a_lag_is_never_0_where_it_is_not(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
     put(broker, 3)
     put(broker, 2, 1)
