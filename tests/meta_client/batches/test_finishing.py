@@ -153,7 +153,9 @@ def test_a_person_rolls_back_what_a_write_has_left_whose_program_was_killed(worl
     rows = [json.loads(line) for line in txn("list", "--qualifier", QUALIFIER, "--json").splitlines()]
     assert [row["sql"] for row in rows] == ["", ""], "no database knows of it"
     told = [json.loads(line) for line in txn("doctor", "--age", "0", "--json").splitlines()]
-    assert [row["key"] for row in told if row["transaction"] == f"spark:{world.query}:0"] == [row["key"] for row in rows]
+    assert [row["key"] for row in told if row["transaction"] == f"spark:{world.query}:0"] == [
+        row["key"] for row in rows
+    ]
     for row in rows:
         resolve = txn("show", row["key"]).partition("resolve ")[2]
         assert (
