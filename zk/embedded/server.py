@@ -23,7 +23,6 @@ from zk.errors import EmbeddedZooKeeperFailed, EmbeddedZooKeeperMissing
 
 START_TIMEOUT_S = 60  # it takes under a second; a machine that is swapping may need the rest
 STOP_TIMEOUT_S = 10
-PORT_ATTEMPTS = 5  # a free port can be taken between our asking for it and the server's binding it
 LOG_TAIL_BYTES = 16_384
 
 # Runs in the child before Java replaces it: asks the kernel to kill the child when the parent dies, even on SIGKILL.
@@ -51,6 +50,7 @@ class EmbeddedZooKeeper:
         self._given_data = data
         self._data: Path | None = None
         self._port = port
+        self._held: socket.socket | None = None  # a free port that was chosen, from then on
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -74,24 +74,15 @@ class EmbeddedZooKeeper:
         assert self._process is None, "already started"
         if self._data is None:
             self._data = self._make_data()
-        attempts = 1 if self._port else PORT_ATTEMPTS
-        for attempt in range(1, attempts + 1):
-            port = self._port or _free_port(self._address)
-            try:
-                self._launch(port)
-                self._wait_serving(port)
-            except EmbeddedZooKeeperFailed:
-                self.kill()
-                if attempt == attempts or not self._port_was_taken():
-                    self._remove_temporary_data()
-                    raise
-            except BaseException:
-                self.kill()
-                self._remove_temporary_data()
-                raise
-            else:
-                self._port = port
-                return
+        port = self._port or self._hold_port()
+        try:
+            self._launch(port)
+            self._wait_serving(port)
+        except BaseException:
+            self.kill()
+            self._release()
+            raise
+        self._port = port
 
     def stop(self) -> None:
         """Stop the server (SIGTERM, then SIGKILL) and remove temporary data. Idempotent."""
@@ -100,7 +91,7 @@ class EmbeddedZooKeeper:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_TIMEOUT_S)
             self.kill()
-        self._remove_temporary_data()
+        self._release()
 
     def kill(self) -> None:
         """Kill the server (SIGKILL), keeping its data for restart(). Idempotent."""
@@ -142,7 +133,20 @@ class EmbeddedZooKeeper:
             ) from error
         return self._given_data.resolve()
 
-    def _remove_temporary_data(self) -> None:
+    def _hold_port(self) -> int:
+        """Choose a free port, and keep the kernel from giving it to others until the server listens, and while it is
+        killed: bound, by name it can still be bound."""
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind((self._address, 0))
+        port: int = self._held.getsockname()[1]
+        return port
+
+    def _release(self) -> None:
+        """Give back the port and remove temporary data."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
         if self._given_data is None and self._data is not None:
             shutil.rmtree(self._data, ignore_errors=True)  # the system cleans temporary directories anyway
             self._data = None
@@ -212,13 +216,6 @@ def _jars() -> list[Path]:
             "no ZooKeeper to start, it comes with PySpark: run pip install 'metaq-broker[embedded]', or use your own"
         )
     return jars
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _is_serving(address: str, port: int) -> bool:
