@@ -100,6 +100,15 @@ def is_intact_header(view: memoryview, position: int) -> bool:
     return bool(crc == crc32(view[position + _CRC.size : position + HEADER_BYTES + meta_bytes]))
 
 
+def kind_and_time(view: memoryview, position: int, lsn: int) -> tuple[int, int] | None:
+    """Return the type and the time in the header at *position*; None if there is no intact one that carries *lsn*, or
+    *view* does not hold its meta part."""
+    if position + HEADER_BYTES > len(view) or position + HEADER_BYTES + lengths(view, position)[0] > len(view):
+        return None
+    fields = _HEADER.unpack_from(view, position)
+    return (fields[1], fields[12]) if fields[10] == lsn and is_intact_header(view, position) else None
+
+
 def record_bytes(meta_bytes: int, body_bytes: int) -> int:
     """Return the bytes a record takes in the journal, including zeros up to the alignment."""
     return (HEADER_BYTES + meta_bytes + body_bytes + ALIGNMENT - 1) & -ALIGNMENT

@@ -96,8 +96,8 @@ def plan_tasks(paths: Sequence[str], selection: Selection) -> list[JournalTask]:
     ForeignJournal."""
     tasks: list[JournalTask] = []
     for journal in journals(paths):
-        first = first_wanted(journal.place, journal.broker_id, selection)
         slices = journal.slices
+        first = first_wanted(journal.place, journal.broker_id, slices, selection)
         tasks += [journal.task(slices[: index + 1]) for index, each in enumerate(slices) if each.end > first]
     return tasks
 

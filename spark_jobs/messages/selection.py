@@ -136,6 +136,12 @@ class Selection:
             each.of_text(topic) for each in self.conditions if each.column == "topic"
         )
 
+    def earliest_us(self) -> int:
+        """Return a time before which no message is wanted; 0: none."""
+        from_values = (EqualTo, In, GreaterThan, GreaterThanOrEqual)
+        times = [each for each in self.conditions if each.column == "timestamp" and each.kind in from_values]
+        return max([self.start_us or 0, *(min(each.values, default=0) for each in times)])
+
     def wants_xid(self, xid: str | None) -> bool:
         """True if a message of that transaction may be wanted; None: outside of one, which meets no condition."""
         return all(xid is not None and each.of_text(xid) for each in self.conditions if each.column == "xid")
