@@ -135,7 +135,11 @@ class Assignments:
         """Wait, under `changed`, for a change that may end a pause or bring messages."""
         if not self._is_paused and not self._may_deliver():
             timeout_s = LEASE_LOOK_S if timeout_s is None else min(timeout_s, LEASE_LOOK_S)
-        self.changed.wait(timeout_s)
+        try:
+            self.changed.wait(timeout_s)
+        finally:
+            if not self.changed._is_owned():  # type: ignore[attr-defined]  # a ^C when wait() had just released it
+                self.changed.acquire()
 
     def close(self) -> None:
         """Release all waiting threads. Idempotent."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from meta_client.consumer.listener_exit import check_plain, isolated
@@ -33,30 +34,18 @@ class Workers(Protocol):
 
 
 class ThreadCondition(threading.Condition):
-    """A condition that a ^C on the thread that holds it, or begins to, never leaves locked, or unlocked too early.
+    """A condition that no ^C leaves locked.
 
-    A `with` of threading.Condition runs Python code before it holds the lock and before it gives that back, where a ^C
+    A `with` of threading.Condition runs Python code before it holds the lock, and before it gives that back, where a ^C
     may be raised: this one enters and leaves the lock itself, which is C.
     """
+
+    __enter__ = property(attrgetter("_held.__enter__"))
+    __exit__ = property(attrgetter("_held.__exit__"))
 
     def __init__(self) -> None:
         self._held = threading.RLock()
         super().__init__(self._held)
-
-    @property
-    def __enter__(self) -> Callable[[], bool]:  # what `with` calls
-        return self._held.__enter__
-
-    @property
-    def __exit__(self) -> Callable[..., None]:
-        return self._held.__exit__
-
-    def wait(self, timeout: float | None = None) -> bool:
-        try:
-            return super().wait(timeout)
-        finally:
-            if not self._is_owned():  # type: ignore[attr-defined]  # a ^C when it was just released
-                self._held.acquire()
 
 
 class ThreadWorkers:

@@ -5,7 +5,8 @@ import re
 import shlex
 import subprocess
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -21,15 +22,25 @@ from meta_client.transactions.databases import session_of
 from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.mysql import SECRET, parameters
 from meta_client.transactions.table import RowDecision
+from tests.fixtures import replicas
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.mariadb import EmbeddedMariaDb, MariaDatabase, made_in
-from tests.fixtures.replicas import wait_until
 from tests.meta_client.doctor.conftest import Doctor, in_flight
 from tests.meta_client.doctor.test_rows import kill_at
 from tests.meta_client.transactions.conftest import World, do, make_mariadb
 from zk.embedded.chroot import Chroot
 
 JAVA = 131077
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """The server renews its list of transactions when nobody has asked for it in the last 0.1 s."""
+
+    def look() -> bool:
+        time.sleep(0.2)
+        return condition()
+
+    replicas.wait_until(look, what)
 
 
 def literals(xid: Xid) -> str:
