@@ -4,7 +4,7 @@ A malformed attribute or payload, which any producer can send, is a row with its
 bytes as payload: it neither stops a query nor passes for something else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,8 @@ from spark_jobs.source.record_block import Numbers, gather
 _WITH_KEY: Final = frozenset({"key", HEADERS})
 _ATTRIBUTE_LENGTH: Final = np.dtype(">i4")
 TIME_AT: Final = BROKER_BITS + SEQUENCE_BITS  # bits of an id below its time: a time of 41 bits ends in the year 2081
+JOINED_ROWS: Final = 16 * 1024
+JOINED_BYTES: Final = 512 * 1024
 PartitionId = tuple[str, str]  # topic, and `broker-number`
 
 
@@ -64,6 +66,21 @@ def message_batch(
 
     arrays = [column(name) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_fields(columns))
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join batches that are small: each costs Spark what thousands of rows of numbers do. One that is large is not
+    copied."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for each in batches:
+        waiting.append(each)
+        rows, size = rows + each.num_rows, size + each.nbytes
+        if rows >= JOINED_ROWS or size >= JOINED_BYTES:
+            yield pa.concat_batches(waiting) if len(waiting) > 1 else each
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def _named(values: Sequence[str], index: Numbers) -> pa.Array:

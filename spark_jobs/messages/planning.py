@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark_jobs.messages import fetching, journal
-from spark_jobs.messages.batches import PartitionId
+from spark_jobs.messages.batches import PartitionId, joined
 from spark_jobs.messages.cluster import Cluster, Cut
 from spark_jobs.messages.fetching import FetchTask
 from spark_jobs.messages.journal import JournalTask
@@ -17,7 +17,7 @@ def read_messages(task: InputPartition, options: ReadOptions, columns: tuple[str
     """Read one task of a batch or a stream. Raises JournalError, MetaError."""
     fails = options.fails_on_data_loss
     if isinstance(task, JournalTask):
-        return journal.read_task(task, options.selection, columns, fail_on_data_loss=fails)
+        return joined(journal.read_task(task, options.selection, columns, fail_on_data_loss=fails))
     if isinstance(task, FetchTask):
         assert options.cluster is not None
         security = options.cluster.security
