@@ -83,12 +83,24 @@ def _read(case: str, schema: str, expression: str, per_record: int) -> Result:
         frame = spark.read.format("metaq").schema(schema).option("path", str(path)).load()
         for _ in range(WARM_UPS):
             frame.where("offset >= 0" if "offset" in schema else "payload IS NOT NULL").limit(1).collect()
-        used, began = _processor_s(), time.perf_counter()
-        frame.selectExpr(expression).collect()
-        elapsed, used = time.perf_counter() - began, _processor_s() - used
+        # First from the disk, then from the page cache, as the baseline is.
+        from_disk, _ = _timed(frame.selectExpr(expression))
+        used, elapsed = _timed(frame.selectExpr(expression))
         baseline = _copy_rate(path)
-    detail = {"messages": messages, "clock_mb_s": round(JOURNAL_BYTES / elapsed / 1e6), "processor_s": round(used, 2)}
+    detail = {
+        "messages": messages,
+        "clock_mb_s": round(JOURNAL_BYTES / elapsed / 1e6),
+        "processor_s": round(used, 2),
+        "from_disk_mb_s": round(JOURNAL_BYTES / from_disk / 1e6),
+    }
     return Result(case, JOURNAL_BYTES / used / 1e6, "MB/s a core", baseline / 1e6, detail)
+
+
+def _timed(frame: DataFrame) -> tuple[float, float]:
+    """Return the processor seconds that *frame* takes, and those by the clock."""
+    used, began = _processor_s(), time.perf_counter()
+    frame.collect()
+    return _processor_s() - used, time.perf_counter() - began
 
 
 @contextlib.contextmanager
