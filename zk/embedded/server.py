@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from zk.embedded.config import JAR_PATTERNS, explain_log, server_command, server_config
+from zk.embedded.held_port import HeldPort
 from zk.embedded.java import java_home
 from zk.errors import EmbeddedZooKeeperFailed, EmbeddedZooKeeperMissing
 
@@ -50,7 +51,7 @@ class EmbeddedZooKeeper:
         self._given_data = data
         self._data: Path | None = None
         self._port = port
-        self._held: socket.socket | None = None  # a free port that was chosen, from then on
+        self._held = HeldPort(address)  # a free port that was chosen, from then on
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -74,7 +75,7 @@ class EmbeddedZooKeeper:
         assert self._process is None, "already started"
         if self._data is None:
             self._data = self._make_data()
-        port = self._port or self._hold_port()
+        port = self._port or self._held.hold_any()
         try:
             self._launch(port)
             self._wait_serving(port)
@@ -133,20 +134,9 @@ class EmbeddedZooKeeper:
             ) from error
         return self._given_data.resolve()
 
-    def _hold_port(self) -> int:
-        """Choose a free port, and keep the kernel from giving it to others until the server listens, and while it is
-        killed: bound, by name it can still be bound."""
-        self._held = socket.socket()
-        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._held.bind((self._address, 0))
-        port: int = self._held.getsockname()[1]
-        return port
-
     def _release(self) -> None:
         """Give back the port and remove temporary data."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        self._held.release()
         if self._given_data is None and self._data is not None:
             shutil.rmtree(self._data, ignore_errors=True)  # the system cleans temporary directories anyway
             self._data = None

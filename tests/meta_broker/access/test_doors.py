@@ -246,7 +246,7 @@ def test_resets_of_groups_are_in_the_audit_log_and_refused_without_rights(served
 
 
 def test_resets_again_and_again_do_not_fill_the_audit_log(served: tuple[BrokerProcess, str]) -> None:
-    """Whoever may consume may have a reset noted; one that is not noted is not done."""
+    """Refuses what is not noted, so that it is not done; whoever may consume may have a reset noted."""
     broker = served[0]
     statuses = Counter[int]()
     with logged_in(broker.port, "eager") as eager:

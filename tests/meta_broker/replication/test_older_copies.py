@@ -60,7 +60,7 @@ def test_an_older_copy_of_a_slave_in_sync_confirms_nothing(tmp_path: Path, zooke
 
 
 def stored(port: int) -> list[bytes]:
-    """What consumers see; nothing while the master begins anew, with what it has been given back."""
+    """Return what consumers see; nothing while the master begins anew, with what it has been given back."""
     try:
         with WireClient(port) as wire:
             return [message.payload for _, message in wire.read_all("orders", 0)]

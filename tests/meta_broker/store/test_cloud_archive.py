@@ -1,7 +1,5 @@
 """Retention's archive in Azure's and Google's object stores: uploaded, read back, then deleted here; read by Spark."""
 
-import asyncio
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -9,9 +7,7 @@ from fsspec.core import url_to_fs
 
 from journal.archive.object_place import ObjectPlace
 from journal.errors import StorageFailed
-from spark_jobs.source.places import plan
-from tests.meta_broker.store.test_object_archive import MIB, section, stored, until, upload_that_fails_half_way
-from tests.meta_broker.store.test_retention import ORDERS, SEGMENT_BYTES, judged, stage
+from tests.meta_broker.store.test_object_archive import MIB, archived_and_read_back, upload_that_fails_half_way
 
 # Of the driver of gs, which sends 8 MiB at once.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly with raw bytes:ResourceWarning")
@@ -25,23 +21,7 @@ def made(scheme: str, name: str) -> str:
 
 
 def test_segments_go_to_the_store_and_read_back(tmp_path: Path, cloud_scheme: str) -> None:
-    url = made(cloud_scheme, "first")
-
-    async def story() -> None:
-        async with stage(tmp_path / "data", section(url)) as on:
-            for number in range(70):
-                on.put(ORDERS, number)
-            await until(on, lambda: on.store.journal.start_lsn > 128 + SEGMENT_BYTES)
-            files, root = url_to_fs(url, skip_instance_cache=True)
-            manifest, segments = stored(files, root)
-            assert [(entry.base, entry.sha256) for entry in manifest.entries] == [
-                (base, hashlib.sha256(data).hexdigest()) for base, data in sorted(segments.items())
-            ]
-            assert on.store.journal.start_lsn == 128 + manifest.end
-            assert [each.base for each in plan(url)] == sorted(segments)
-        assert list(judged(tmp_path / "data")) == []
-
-    asyncio.run(story())
+    archived_and_read_back(tmp_path / "data", made(cloud_scheme, "first"))
 
 
 @pytest.mark.parametrize("size", [4096, 12 * MIB])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import pytest
+from fsspec.core import url_to_fs
 
 from journal.archive.manifest import ArchiveManifest, decode_archive_manifest
 from journal.archive.object_place import ObjectPlace
@@ -17,6 +18,7 @@ from journal.wal.storage import DirectoryStorage
 from journal.wal.storage_file import StorageFile
 from meta_broker.config.retention_section import RetentionSection
 from meta_broker.store import retention_job
+from spark_jobs.source.places import plan
 from tests.fixtures.s3_server import S3Server
 from tests.meta_broker.store.test_retention import ORDERS, SEGMENT_BYTES, Stage, judged, stage
 
@@ -126,6 +128,26 @@ class BadSector:
         if position + size > self.size // 2:
             raise StorageFailed("a bad sector")
         return bytes(self._whole.reader().read(position, size))
+
+
+def archived_and_read_back(directory: Path, url: str) -> None:
+    """Whole segments go to *url*, and are deleted here once the manifest there names them."""
+
+    async def story() -> None:
+        async with stage(directory, section(url)) as on:
+            for number in range(70):
+                on.put(ORDERS, number)
+            await until(on, lambda: on.store.journal.start_lsn > 128 + SEGMENT_BYTES)
+            files, root = url_to_fs(url, skip_instance_cache=True)
+            manifest, segments = stored(files, root)
+            assert [(entry.base, entry.sha256) for entry in manifest.entries] == [
+                (base, hashlib.sha256(data).hexdigest()) for base, data in sorted(segments.items())
+            ]
+            assert on.store.journal.start_lsn == 128 + manifest.end
+            assert [each.base for each in plan(url)] == sorted(segments)
+        assert list(judged(directory)) == []
+
+    asyncio.run(story())
 
 
 def upload_that_fails_half_way(directory: Path, url: str, size: int = 12 * MIB) -> None:

@@ -115,7 +115,7 @@ def test_how_far_groups_are_behind(metaq: Metaq, broker: BrokerProcess, client: 
 
 
 def test_an_offset_inside_a_message_tells_no_time(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
-    """What stands there is no message's id."""
+    """Bytes inside a message are no id."""
     put(broker, 3)
     store(client, "odd", {A: FRAME + 3})
     described = rows(metaq("describe", "odd", "--json"))

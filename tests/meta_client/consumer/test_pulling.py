@@ -140,18 +140,28 @@ TestPulling = PullMachine.TestCase
 TestPulling.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
-@pytest.mark.parametrize("is_manual", [False, True])
-def test_what_a_loop_has_not_yielded_is_taken_first(is_manual: bool) -> None:
-    """`async for` ends its loop some time after a break, as a loop does that a program keeps."""
+def with_nine(*, is_manual: bool) -> tuple[PullBuffer, Assignments]:
+    """A buffer with nine messages in three batches."""
     tracker = OffsetTracker()
     tracker.own(*KEY)
-    assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
-    assignments.resume(0)
-    buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
+    buffer, assignments = empty(tracker)
     window = AckWindow(tracker.advance) if is_manual else None
     delivery = PullDelivery(buffer, tracker, MessageFilter(None, None), window)
     for first in (0, 3, 6):
         delivery.deliver(batch(first, 3))
+    return buffer, assignments
+
+
+def empty(tracker: OffsetTracker) -> tuple[PullBuffer, Assignments]:
+    assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
+    assignments.resume(0)
+    return PullBuffer(assignments, tracker, BYTES_MAX, lambda: None), assignments
+
+
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_what_a_loop_has_not_yielded_is_taken_first(is_manual: bool) -> None:
+    """`async for` ends its loop some time after a break, as a loop does that a program keeps."""
+    buffer, _ = with_nine(is_manual=is_manual)
     left = buffer.iterate()
     seen = [next(left).message_id]
     seen += [message.message_id for message in buffer.take(4, 0)]
@@ -164,15 +174,7 @@ def test_what_a_loop_has_not_yielded_is_taken_first(is_manual: bool) -> None:
 def test_what_a_ctrl_c_keeps_from_the_user_is_handed_out_again(is_manual: bool) -> None:
     """Of a program that catches it, and asks again: nothing may count as consumed that it has not seen."""
     for nth in itertools.count():
-        tracker = OffsetTracker()
-        tracker.own(*KEY)
-        assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
-        assignments.resume(0)
-        buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
-        window = AckWindow(tracker.advance) if is_manual else None
-        delivery = PullDelivery(buffer, tracker, MessageFilter(None, None), window)
-        for first in (0, 3, 6):
-            delivery.deliver(batch(first, 3))
+        buffer, assignments = with_nine(is_manual=is_manual)
         seen: list[list[ReceivedMessage]] = []
         is_interrupted = interrupted(nth, functools.partial(_take, buffer, seen))
         assert _is_free(assignments), nth
@@ -188,11 +190,8 @@ def test_what_a_ctrl_c_keeps_from_the_user_is_handed_out_again(is_manual: bool) 
 
 def test_a_ctrl_c_while_it_waits_leaves_nothing_locked() -> None:
     for nth in itertools.count():
-        tracker = OffsetTracker()
-        assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
-        assignments.resume(0)
-        buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
-        is_interrupted = interrupted(nth, lambda buffer=buffer: buffer.take(1, 0.01))  # type: ignore[misc]
+        buffer, assignments = empty(OffsetTracker())
+        is_interrupted = interrupted(nth, functools.partial(buffer.take, 1, 0.01))
         assert _is_free(assignments), nth
         assert buffer.take(1, 0) == []
         if not is_interrupted:

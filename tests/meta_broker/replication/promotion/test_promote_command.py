@@ -175,7 +175,7 @@ def test_what_the_former_masters_directory_has_is_told_exactly(
 def test_an_older_copy_of_the_former_masters_directory_proves_nothing(
     master: BrokerProcess, slave: Path, zookeeper: Chroot, session: ZooKeeperSession, tmp_path: Path
 ) -> None:
-    """What came later is in neither directory; only ZooKeeper knows that there was more."""
+    """Only ZooKeeper knows of what came later: it is in neither directory."""
     older = tmp_path / "older"
     shutil.copytree(master.data, older)
     with read_state(master.data) as (state, _):
