@@ -14,7 +14,7 @@ from typing import TypeVar, assert_never
 
 from meta_broker.cluster.former_session import FormerSession
 from meta_broker.cluster.master_node import MasterNode
-from meta_broker.cluster.node_writes import advance_position, update_replication
+from meta_broker.cluster.node_writes import OwnNodes
 from meta_broker.cluster.registration_plan import (
     RETRY_S,
     Register,
@@ -66,6 +66,7 @@ class Membership:
             enqueue=self._session_changed,
             security=section.security(),
         )
+        self._nodes = OwnNodes(self._session, config.broker_id)
         self._config = config
         self._name = BrokerName(config.broker_id, config.slave.id if config.is_slave else None)
         self._on_rejected = on_rejected
@@ -88,7 +89,7 @@ class Membership:
     def replication(self) -> ReplicationNode | None:
         """Read this broker's replication node. Blocks for as long as ZooKeeper is away. Raises MalformedNode;
         ZooKeeperUnavailable only once it was cancelled."""
-        return self._insist("reading the replication node", self._read_replication)
+        return self._insist("reading the replication node", self._nodes.replication)
 
     def journal_position(self) -> JournalPosition | None:
         """Read how far this broker's journal was. Blocks, and raises, as `replication` does."""
@@ -303,12 +304,13 @@ class Membership:
             match step:
                 case Register(epoch):
                     self._register(registration, epoch)
+                    self._nodes.write_again(self._epoch)
                     log.warning("registered again after a lost session epoch=%d", epoch)
                 case WriteInSync(node, written):
-                    update_replication(self._session, self._config.broker_id, self._epoch, node)
+                    self._nodes.update_replication(self._epoch, node)
                     written(node)
                 case WritePosition(position):
-                    advance_position(self._session, self._config.broker_id, position)
+                    self._nodes.advance_position(position)
                 case WriteChecksum(checksum):
                     registration.set_config_checksum(checksum)
                 case WriteTopics(topics):

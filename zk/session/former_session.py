@@ -6,10 +6,10 @@ Attaches to the session by its id and password, and closes it: its ephemeral nod
 import logging
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
 
 from zk.errors import ZooKeeperUnavailable
 from zk.session.lease_keeper import BoundedHandler
+from zk.session.newcomer import close_client
 from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity
 from zk.session.session import RECONNECT_DELAY_S_MAX
 
@@ -45,14 +45,4 @@ def end_session(
         identity: tuple[int, bytes] | None = client.client_id
         return identity is not None and identity[0] == credentials.session_id
     finally:
-        _close(client)
-
-
-def _close(client: KazooClient) -> None:
-    """Close the client's session: the former one, or a new one."""
-    try:
-        client.stop()
-    except KazooException:
-        _log.warning("session not closed cleanly")  # a daemon thread still waits for a server; it ends by itself
-    else:
-        client.close()
+        close_client(client)

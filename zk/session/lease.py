@@ -50,6 +50,10 @@ class Lease:
                 self._answered_at = sent_at
                 self._valid_until = sent_at + self._timeout_s * LEASE_FRACTION
 
+    def is_over(self) -> bool:
+        """Return True if every server that ran meanwhile has ended the session."""
+        return now() >= self._answered_at + self._timeout_s
+
     def is_valid(self) -> bool:
         """Return True if the session's ephemeral nodes certainly exist, now and for a third of its timeout."""
         return now() < self._valid_until

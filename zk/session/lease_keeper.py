@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped, SessionExpiredError
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from zk.forks import detach_descriptor
@@ -49,7 +50,11 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
 class LeaseKeeper:
     """Keeps the lease of one client's sessions while it is connected. Its owner calls start() and stop()."""
 
-    def __init__(self, client: KazooClient, handler: BoundedHandler, lease: Lease) -> None:
+    def __init__(
+        self, client: KazooClient, handler: BoundedHandler, lease: Lease, is_behind: Callable[[int], bool]
+    ) -> None:
+        """*is_behind*: whether ZooKeeper lacks a change with this number. Blocks for a moment."""
+        self._is_behind = is_behind
         self._client = client
         self._handler = handler
         self._lease = lease
@@ -78,13 +83,21 @@ class LeaseKeeper:
         self._woken.set()
 
     def _watch_grants(self) -> None:
-        """Wrap kazoo's connect to learn the granted session timeout, which kazoo does not expose."""
+        """Wrap kazoo's connect to learn the granted session timeout, which kazoo does not expose; and to end a session
+        that no server knows. A server that lacks a change that the client has seen hangs up, and kazoo would try for
+        ever: it lags for a moment, or it was replaced by an empty one, or restored from a back-up."""
         connection = self._client._connection
         connect: Callable[..., tuple[float, float]] = connection._connect
 
         def connect_and_tell(*arguments: Any) -> tuple[float, float]:
             asked_at = now()
-            read_timeout_ms, connect_timeout_ms = connect(*arguments)
+            try:
+                read_timeout_ms, connect_timeout_ms = connect(*arguments)
+            except ConnectionDropped:
+                was_refused = connection._socket is not None and self._client.last_zxid > 0
+                if was_refused and self._lease.is_over() and self._is_behind(self._client.last_zxid):
+                    raise SessionExpiredError from None
+                raise
             self._lease.granted(asked_at, read_timeout_ms / 1000 * 1.5)  # kazoo reads for two thirds of it
             return read_timeout_ms, connect_timeout_ms
 

@@ -33,6 +33,7 @@ from zk.session.lease import Lease
 from zk.session.lease_keeper import BoundedHandler, LeaseKeeper
 from zk.session.malformed import MalformedNodes
 from zk.session.multi import refusal_of, send_transaction
+from zk.session.newcomer import Newcomer
 from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity, is_open
 from zk.tree.nodes import Node
 from zk.tree.paths import Paths, parent_of
@@ -121,7 +122,8 @@ class ZooKeeperSession:
                 f"{self.connect!r} is no ZooKeeper connect string ({error}): give host:port[,host:port...][/chroot]"
             ) from error
         self._is_open = True
-        self._keeper = LeaseKeeper(self._client, handler, self.lease)
+        newcomer = Newcomer(self.connect, self.security)
+        self._keeper = LeaseKeeper(self._client, handler, self.lease, newcomer.finds_less)
         self._client.add_listener(self._on_state)
         self._keeper.start()
         try:

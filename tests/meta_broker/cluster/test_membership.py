@@ -24,12 +24,14 @@ from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.zookeeper_section import ZooKeeperSection
 from meta_client.protocol.requests import TransactionVerb
 from tests.fixtures.broker import CONFIG, READY, BrokerProcess, running_broker
+from tests.fixtures.expiry import empty
+from tests.fixtures.replicas import Replicas
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wire import WireClient
 from tests.fixtures.zookeeper_tree import snapshot, wait_until
-from zk.brokers.journal_position import read_position
+from zk.brokers.journal_position import JournalPosition, read_position
 from zk.brokers.registration import TopicRegistration
-from zk.brokers.replication import ReplicationNode
+from zk.brokers.replication import ReplicationNode, read_replication
 from zk.embedded.chroot import Chroot
 from zk.embedded.server import EmbeddedZooKeeper
 from zk.errors import ZooKeeperUnavailable
@@ -258,6 +260,33 @@ def test_zookeeper_goes_away_and_comes_back(tmp_path: Path) -> None:
         time.sleep(0.5)
         assert broker.stop() == 0  # which fails after a minute, and not after the two of its session
         assert "Traceback" not in broker.log
+
+
+def test_a_zookeeper_that_was_emptied_is_told_all_again(tmp_path: Path) -> None:
+    """Else no slave would be known to be in sync, and an older copy of the journal would start."""
+    with (
+        EmbeddedZooKeeper(tmp_path / "zookeeper") as server,
+        Replicas(tmp_path / "pair", server.connect, QUICK + '\n[replication]\nmode = "sync"\n') as pair,
+    ):
+
+        def known() -> tuple[ReplicationNode | None, JournalPosition | None]:
+            with ZooKeeperSession(server.connect) as session:
+                return read_replication(session, 0).node, read_position(session, 0).node
+
+        wait_until(lambda: pair.is_in_sync(pair.slaves[0]))
+        wait_until(lambda: None not in known())
+        node, position = known()
+        empty(server)
+        server.start()
+        wait_until(lambda: "registered again after a lost session" in pair.master.log)
+        node_again, position_again = known()
+        assert node_again == node
+        assert position is not None
+        assert position_again is not None
+        assert position_again.order >= position.order
+        tree = tree_of(pair.master, pair.master.config_path.read_text())
+        with ZooKeeperSession(server.connect) as session:
+            wait_until(lambda: snapshot(session) == tree)
 
 
 @contextlib.contextmanager

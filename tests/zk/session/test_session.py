@@ -8,6 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from tests.fixtures.expiry import empty
 from zk.embedded.chroot import Chroot
 from zk.embedded.server import EmbeddedZooKeeper
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
@@ -134,3 +135,23 @@ def test_a_request_to_a_dead_server_ends_with_the_session_timeout(tmp_path: Path
         with pytest.raises(ZooKeeperUnavailable, match="did not answer for /x"):
             session.read("/x")
         assert time.monotonic() - started < 30  # it does not wait for the server without end
+
+
+def test_a_zookeeper_that_lost_its_data_is_a_new_one(tmp_path: Path) -> None:
+    """It refuses every client that has seen later changes than it has: this one would ask for ever."""
+    events: SimpleQueue[SessionEvent] = SimpleQueue()
+    with (
+        EmbeddedZooKeeper(tmp_path) as server,
+        ZooKeeperSession(server.connect, session_timeout_ms=1_000, enqueue=events.put) as session,
+    ):
+        session.create("/mine", b"", ephemeral=True)
+        empty(server)
+        server.start()
+        assert [events.get(timeout=60) for _ in range(4)] == [
+            SessionEvent(SessionState.CONNECTED, 1),
+            SessionEvent(SessionState.SUSPENDED, 1),
+            SessionEvent(SessionState.LOST, 1),
+            SessionEvent(SessionState.CONNECTED, 2),
+        ]
+        assert session.read("/mine") is None
+        assert session.create("/mine", b"", ephemeral=True)
