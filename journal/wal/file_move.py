@@ -1,4 +1,5 @@
-"""Copies a file to another directory, durably; a link where that will do. Part of the storage seam."""
+"""Copies a file durably: to another directory, by a link where that will do; or apart from its links. Part of the
+storage seam."""
 
 import errno
 import filecmp
@@ -46,6 +47,16 @@ def _copy(source: Path, target: Path) -> None:
         writer.flush()
         os.fsync(writer.fileno())
     temporary.rename(target)
+
+
+def unshare(path: Path) -> bool:
+    """Make *path* a file of its own, if other names lead to the same bytes: a copy by links (`cp -al`) would change
+    with it, and it with the copy. Durable on return. False: nothing to do. Raises OSError."""
+    if path.stat().st_nlink == 1:
+        return False
+    _copy(path, path)
+    sync_directory(path.parent)
+    return True
 
 
 def sync_directory(path: Path) -> None:

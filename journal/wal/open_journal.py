@@ -3,6 +3,7 @@
 A broker's own journal (`journal`) and a slave's copy (`follower`) are read alike.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,9 +13,11 @@ from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.histogram import HistogramSnapshot
 from journal.wal.log_writer import LogWriter
 from journal.wal.scan import is_zero
-from journal.wal.segments import Segments
+from journal.wal.segments import Segments, segment_name
 from journal.wal.storage import BLOCK_BYTES, SegmentArchive
 from journal.wal.storage_file import FileReader
+
+log = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
 ZERO = b"\0"
@@ -141,6 +144,10 @@ def make_end_durable(segments: Segments, durable: int, end: int, *, is_clear: bo
         return
     base, file = segments.locate(end - 1)
     segments.drop_from(base + file.size)
+    if segments.storage.unshare(segment_name(base)):
+        log.warning("segment was linked elsewhere, copied path=%s/%s", segments.storage.path, segment_name(base))
+        segments.reopen(base)
+        base, file = segments.locate(end - 1)
     kept = end - base
     position = (min(durable, end) - base) // BLOCK_BYTES * BLOCK_BYTES
     while position < kept or (not is_clear and (position := file.next_data(position)) < file.size):

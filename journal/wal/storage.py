@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from journal.errors import DirectoryInUse, DirectoryOfAnother, StorageFailed
-from journal.wal.file_move import copy, sync_directory
+from journal.wal.file_move import copy, sync_directory, unshare
 from journal.wal.storage_file import Buffer, DirectoryFile, StorageFile, drop_clean, translated
 
 MIB = 1024 * 1024
@@ -57,6 +57,9 @@ class Storage(Protocol):
     def link(self, name: str, as_name: str) -> None:
         """Give the file *name* a second name, which it may already have; durable on return. Raises StorageFailed, also
         if another file has that name."""
+
+    def unshare(self, name: str) -> bool:
+        """Make *name* a file of its own, if it is linked elsewhere; durable on return. True: open it again."""
 
     def open(self, name: str, *, writable: bool) -> StorageFile: ...
 
@@ -212,6 +215,10 @@ class DirectoryStorage:
                     ) from error
             self._sync_directory()
 
+    def unshare(self, name: str) -> bool:
+        with translated(self._path / name):
+            return unshare(self._here / name)
+
     def open(self, name: str, *, writable: bool) -> DirectoryFile:
         path = self._path / name
         with translated(path):
@@ -244,9 +251,12 @@ class DirectoryStorage:
             self._sync_directory()
 
     def copy_to(self, name: str, directory: str) -> None:
-        # By the descriptor, too: the path may hold another process's directory by now.
-        here = self._path if self._fd is None else Path(f"/proc/self/fd/{self._fd}")
-        copy(here / name, Path(directory) / name, self._path / name)
+        copy(self._here / name, Path(directory) / name, self._path / name)
+
+    @property
+    def _here(self) -> Path:
+        """The directory by its descriptor, too: the path may hold another process's by now."""
+        return self._path if self._fd is None else Path(f"/proc/self/fd/{self._fd}")
 
     def _place(self, name: str) -> str:
         return name if self._fd is not None else str(self._path / name)

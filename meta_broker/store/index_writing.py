@@ -6,6 +6,7 @@ from pathlib import Path
 
 from journal.checksum import crc32
 from journal.errors import StorageFailed
+from journal.wal.file_move import unshare
 from journal.wal.open_file import OpenFile
 from meta_broker.store import index_layout
 from meta_broker.store.index_file import IndexFile
@@ -27,6 +28,8 @@ def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
     is_new = spill.first == 0
     target = path.with_name(path.name + TEMPORARY_SUFFIX) if is_new else path
     try:
+        if not is_new and path.exists():
+            unshare(path)
         fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if is_new else 0), 0o600)
         file = OpenFile(path, fd, position(spill.end))  # which closes it
         _write_all(fd, data, position(spill.first))
