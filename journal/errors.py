@@ -120,6 +120,10 @@ class DirectoryIsReplica(JournalError):
     """The journal is a slave's copy: only its master may append to it. Nothing was changed."""
 
 
+class ClockWrong(JournalError):
+    """The wall clock is beyond what message ids hold: a record of that time would leave none for later messages."""
+
+
 class RecordTooLarge(JournalError):
     """A record does not fit into a segment. Raise segment_bytes or send less at a time."""
 

@@ -36,7 +36,7 @@ from journal.records.states import BranchEvent, BranchNotStarted, BranchState, H
 from journal.records.topic_changes import TopicChange, TopicState
 from journal.records.xid import BranchKey, XaKey
 from journal.state.checkpoint import Checkpoint
-from journal.state.checkpointed import CheckpointedState, wall_clock_ms
+from journal.state.checkpointed import CheckpointedState, check_clock, wall_clock_ms
 from journal.state.dropped_records import resolving_records
 from journal.state.fold import apply
 from journal.state.journal_state import Branch
@@ -83,17 +83,17 @@ class JournalTransactionStore(CheckpointedState):
         epoch: Callable[[Recovered], int] = lambda recovered: max(recovered.state.epoch, 1),
         publish_below: Lsn = LSN_MAX,
     ) -> "JournalTransactionStore":
-        """Recover the directory, then append. PREPARED branches are in doubt, ACTIVE ones rolled back.
-
-        Updates of records above *publish_below* go to `recovered.waiting` instead of *sink*, unless a checkpoint holds
-        them: they may not have been acknowledged.
+        """Recover the directory, then append. PREPARED branches are in doubt, ACTIVE ones rolled back. Updates of
+        records above *publish_below* go to `recovered.waiting` instead of *sink*, unless a checkpoint holds them: they
+        may not have been acknowledged.
 
         *epoch* is called with what was recovered, epoch 0 of an empty journal, and returns the one to write with, which
         is durable on return: a promotion raises it. Its errors end the open before anything is appended.
 
         Returns with recovery done and its own records durable, or leaves nothing open. Raises ForeignJournal,
-        CorruptJournal, InvalidRecord, StorageFailed.
+        CorruptJournal, InvalidRecord, ClockWrong, StorageFailed.
         """
+        check_clock(clock_ms())
         sink = sink or NullSink()
         segments = Segments.open(storage, identity, config.segment_bytes, writable=True)
         try:

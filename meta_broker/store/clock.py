@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
+from journal.state.checkpointed import TIME_MS_END
 from zk.session.lease import now
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class BelievedTime:
         elif self._suspected is None or abs(offset - self._suspected) > STEP_MS:
             self._suspected, self._suspected_since, change = offset, steady_ms, ClockChange.SUSPECTED
             self.step_ms = offset - self._offset
-        elif steady_ms - self._suspected_since >= CONFIRM_MS:
+        elif steady_ms - self._suspected_since >= CONFIRM_MS and wall_ms < TIME_MS_END:
             self._believe(offset, steady_ms)
             change = ClockChange.BELIEVED
         self._steady = steady_ms

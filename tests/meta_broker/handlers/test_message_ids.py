@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from journal.state.checkpointed import TIME_MS_END
 from meta_broker.handlers.message_ids import MessageIds
 from meta_client.protocol.id_layout import BIRTH_MS
 
@@ -25,6 +26,12 @@ def test_an_id_holds_time_broker_and_sequence() -> None:
     assert first == (NOW - BIRTH_MS) << 22 | 1023 << 12
     assert second == first + 1
     assert 0 < second < 2**63
+
+
+def test_ids_end_when_records_do() -> None:
+    clock = Clock()
+    clock.ms = TIME_MS_END - 1
+    assert MessageIds(1023, clock).next() < 2**63 <= MessageIds(1023, lambda: TIME_MS_END).next()
 
 
 def test_a_full_millisecond_borrows_from_the_next() -> None:

@@ -167,3 +167,30 @@ def test_a_step_that_holds_is_believed_and_ages_nothing(broker: SetClock) -> Non
     broker.start()  # the clock stays where it is
     retention_looked(broker)
     assert broker.segments[: len(before)] == before, "a restart takes the step for age"
+
+
+def test_a_start_beyond_the_end_of_message_ids_is_refused_and_changes_nothing(broker: SetClock) -> None:
+    """A record of that time would leave no ids: not one message could ever be put again."""
+    broker.start()
+    put(broker, 1)
+    assert broker.stop() == 0
+    before = {path.name: path.read_bytes() for path in broker.data.iterdir() if path.is_file()}
+    broker.shift(80 * 365 * DAY_MS)
+    assert not broker.maybe_start()
+    assert "message ids end in 2081: set it; nothing was written" in broker.log
+    assert {path.name: path.read_bytes() for path in broker.data.iterdir() if path.is_file()} == before
+    broker.shift(0)
+    broker.start()
+    put(broker, 1)
+
+
+def test_a_clock_that_leaves_the_message_ids_behind_is_never_believed(broker: SetClock) -> None:
+    broker.confirm_ms = 500
+    broker.start()
+    put(broker, 1)
+    broker.shift(80 * 365 * DAY_MS)
+    for _ in range(4):
+        put(broker, 1)
+        time.sleep(0.5)
+    assert "not believed" in broker.log
+    assert "wall clock step believed" not in broker.log
