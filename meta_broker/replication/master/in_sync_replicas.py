@@ -99,9 +99,10 @@ class InSyncReplicas:
 
     @property
     def replicated(self) -> Lsn:
-        """LSN below which every required slave has everything; LSN_MAX in mode async."""
+        """LSN below which every required slave has everything; LSN_MAX in mode async, once ZooKeeper says so: until
+        then a promotion believes that the slaves named there have all."""
         if self._section.mode == "async":
-            return LSN_MAX
+            return NOTHING if self.node is not None and self.node.mode == "sync" and self.members else LSN_MAX
         if not self._is_recovered or self._loss.unconfirmed:
             return NOTHING
         if self._section.without_slaves == "refuse" and len(self.members) < self._section.in_sync_min:

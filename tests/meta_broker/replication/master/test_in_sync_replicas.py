@@ -49,6 +49,14 @@ def first_change(in_sync: InSyncReplicas, high_watermark: int, now: float) -> tu
     raise AssertionError
 
 
+def test_async_after_sync_waits_until_no_slave_is_said_to_have_everything() -> None:
+    in_sync = begun(ReplicationSection(), node(1))
+    assert in_sync.replicated == NOTHING
+    assert settle(in_sync, 0, 0.1) == ReplicationNode(epoch=1, in_sync=(1,), master="meta://m:1")
+    assert in_sync.replicated == LSN_MAX
+    assert begun(ReplicationSection(), node()).replicated == LSN_MAX
+
+
 def test_async_does_not_wait_and_leaves_no_trace_without_slaves() -> None:
     in_sync = begun(ReplicationSection())
     assert in_sync.replicated == LSN_MAX
