@@ -3,7 +3,7 @@ meta_client/consumer/offset_stores/in_transaction.py."""
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meta_client.aio.bridge.bridge import run
@@ -42,7 +42,7 @@ class TransactionOffsetStore(MovedByListeners):
         return self._rules.group
 
     async def take(
-        self, connection: Any, messages: Batch | ReceivedMessage | Sequence[ReceivedMessage]
+        self, connection: Any, messages: Batch | ReceivedMessage | Iterable[ReceivedMessage]
     ) -> list[ReceivedMessage]:
         """Mark *messages* as consumed in the transaction of *connection*; return those that no committed transaction
         has consumed.

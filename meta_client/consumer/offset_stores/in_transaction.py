@@ -6,7 +6,7 @@ lock excludes a concurrent transaction.
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from meta_client.consumer.config import check_group
@@ -42,7 +42,7 @@ class TransactionOffsetStore(MovedByListeners):
         self._is_made = False
 
     def take(
-        self, connection: Any, messages: Batch | ReceivedMessage | Sequence[ReceivedMessage]
+        self, connection: Any, messages: Batch | ReceivedMessage | Iterable[ReceivedMessage]
     ) -> list[ReceivedMessage]:
         """Mark *messages* as consumed in the transaction of *connection*, and return those that no committed
         transaction has consumed before: usually all, none if all were.
@@ -56,7 +56,7 @@ class TransactionOffsetStore(MovedByListeners):
         rows = self._rows(connection)
         if isinstance(messages, Batch):
             return take(rows, self.group, messages)
-        given = [messages] if isinstance(messages, ReceivedMessage) else messages
+        given = [messages] if isinstance(messages, ReceivedMessage) else list(messages)  # an iterator ends but once
         left = {id(message) for batch in batches(given) for message in take(rows, self.group, batch)}
         return [message for message in given if id(message) in left]
 

@@ -235,7 +235,9 @@ def test_one_message_and_what_fetch_returns_can_be_taken(given: Given) -> None:
         backwards = batch(4, 3).messages[::-1]
         assert store.take(work, backwards) == backwards
         assert store.take(work, batch(4, 3)) == [], "each of them was taken"
-    assert (store.load("orders", A), store.load("orders", B)) == (7 * FRAME, 9 * FRAME)
+        later = batch(7, 2).messages
+        assert store.take(work, iter(later)) == later
+    assert (store.load("orders", A), store.load("orders", B)) == (9 * FRAME, 9 * FRAME)
 
 
 def test_what_would_be_offered_later_can_not_be_a_dead_letter(
