@@ -31,7 +31,7 @@ class Gathering(Generic[Handle]):
         self._views: dict[str, TopicView] = {}  # the last of each topic
         self._open: dict[BatchKey, ProducerBatch] = {}
         self._queues = PartitionQueues()
-        self._sealed = 0  # batches waiting or in flight
+        self._sealed: dict[ProducerBatch, None] = {}  # waiting or in flight, in the order of their sealing
         self._choice = PartitionChoice()
         self._is_closing = False
         self.has_full = False  # a batch was filled; the driver resets it
@@ -152,8 +152,10 @@ class Gathering(Generic[Handle]):
 
     def _seal(self, key: BatchKey) -> None:
         """Close the open batch of *key* to messages, number it and queue it."""
-        self._sealed += 1
-        self._queues.enqueue(self._open.pop(key))
+        batch = self._open[key]
+        self._sealed[batch] = None
+        del self._open[key]
+        self._queues.enqueue(batch)
 
     def _check_open(self) -> None:
         if self._is_closing:

@@ -103,15 +103,15 @@ class Sender:
         return parts
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Send everything now and wait until it is settled.
+        """Send everything now and wait until it is settled; what is added meanwhile is not waited for.
 
         Raises the first SendFailed of any message since the last flush; ReplyTimeout.
         """
         engine = self._engine
         with self._lock:
-            engine.seal_all()
+            batches = engine.begin_flush()
             self._wake_thread()
-            if not self._room.wait_for(lambda: engine.is_empty, timeout_s):
+            if not self._room.wait_for(lambda: engine.is_flushed(batches), timeout_s):
                 raise engine.not_flushed(timeout_s)
             failure = engine.take_failure()
         if failure is not None:

@@ -75,6 +75,17 @@ class SendingEngine(Gathering[Handle]):
         """True if every message is settled."""
         return not self._open and not self._sealed
 
+    def begin_flush(self) -> list[ProducerBatch]:
+        """End the linger time of all batches; return those that are not settled."""
+        self.seal_all()
+        return list(self._sealed)
+
+    def is_flushed(self, batches: list[ProducerBatch]) -> bool:
+        """True if all *batches*, of `begin_flush`, are settled; drops those that are."""
+        while batches and batches[-1] not in self._sealed:
+            batches.pop()
+        return not batches
+
     def take_failure(self) -> SendFailed | None:
         """Return the first failure since the last call."""
         failure, self._failure = self._failure, None
@@ -95,7 +106,7 @@ class SendingEngine(Gathering[Handle]):
         in_flight, self._in_flight = self._in_flight, {}
         for batch in (*self._queues.drain(), *in_flight.values()):
             self._settle(batch, closed_failure(batch))
-        self._sealed = 0  # a ^C in the midst of an event may have left a batch that is in no queue
+        self._sealed.clear()  # a ^C in the midst of an event may have left a batch that is in no queue
 
     # -- effects: what the driver is to do -------------------------------------------------------------------------
 
@@ -274,7 +285,7 @@ class SendingEngine(Gathering[Handle]):
 
     def _settle(self, batch: ProducerBatch, outcome: PutPlace | SendFailed | None) -> None:
         self.bytes -= batch.bytes
-        self._sealed -= 1
+        del self._sealed[batch]
         self._has_settled = True
         batch.complete(outcome)
         count, failure = batch.failed()

@@ -138,14 +138,14 @@ class Sender:
         return parts
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Send everything now and return once it is settled.
+        """Send everything now and return once it is settled; what is added meanwhile is not waited for.
 
         Raises the first SendFailed of any message since the last flush, ReplyTimeout.
         """
-        self._engine.seal_all()
+        batches = self._engine.begin_flush()
         self._carry_out()
         try:
-            await self._until_empty(timeout_s)
+            await self._until(lambda: self._engine.is_flushed(batches), timeout_s)
         except TimeoutError as error:
             raise self._engine.not_flushed(timeout_s) from error
         if (failure := self._engine.take_failure()) is not None:
@@ -158,7 +158,7 @@ class Sender:
         self._wake_waiting()
         try:
             with contextlib.suppress(TimeoutError):
-                await self._until_empty(CLOSE_TIMEOUT_S)
+                await self._until(lambda: self._engine.is_empty, CLOSE_TIMEOUT_S)
         finally:
             for task in self._connecting:
                 task.cancel()
@@ -239,10 +239,10 @@ class Sender:
         self._waiting.append(settled)
         await settled
 
-    async def _until_empty(self, timeout_s: float | None) -> None:
-        """Return once everything is settled. Raises TimeoutError."""
+    async def _until(self, is_over: Callable[[], bool], timeout_s: float | None) -> None:
+        """Return once enough is settled that *is_over*. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
-            while not self._engine.is_empty:
+            while not is_over():
                 await self._until_any()
 
 

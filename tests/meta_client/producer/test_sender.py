@@ -273,6 +273,25 @@ def test_close_tells_a_thread_that_waits_for_what_no_broker_takes(
     assert "the client was closed" in told[0]
 
 
+def test_flush_waits_for_nothing_that_others_send_meanwhile(quick: Client, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, stored)
+    has_flushed = threading.Event()
+
+    def send() -> None:
+        while not has_flushed.is_set():
+            quick.producer().send_async("orders", b"another's")
+
+    others = threading.Thread(target=send)
+    others.start()
+    try:
+        mine = quick.producer().send_async("orders", b"mine")
+        quick.producer().flush(20)
+        assert mine.is_done
+    finally:
+        has_flushed.set()
+        others.join()
+
+
 def test_a_full_buffer_blocks_until_there_is_room(quick: Client, start_broker: StartBroker) -> None:
     gate = threading.Event()
 

@@ -280,6 +280,24 @@ async def cancelled(sending: Awaitable[object], held: Sequence[Request]) -> None
 
 
 @in_loop
+async def test_flush_waits_for_nothing_that_others_send_meanwhile(zookeeper: Chroot, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, stored)
+
+    async def send() -> None:
+        while True:
+            await producer.send_async("orders", b"another's")
+            await asyncio.sleep(0)
+
+    async with Client(zookeeper.connect, batching=QUICK) as client, asyncio.TaskGroup() as tasks:
+        producer = client.producer()
+        others = tasks.create_task(send())
+        mine = await producer.send_async("orders", b"mine")
+        await producer.flush(20)
+        assert mine.is_done
+        others.cancel()
+
+
+@in_loop
 async def test_a_genuine_broker_gets_them_one_by_one(zookeeper: Chroot, start_broker: StartBroker) -> None:
     broker = start_broker(0, {"orders": 1}, lambda request: ok(request, b"7 0 1044"))
     async with Client(zookeeper.connect, batching=QUICK) as client:
