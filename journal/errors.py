@@ -6,6 +6,10 @@ from os import PathLike
 class JournalError(Exception):
     """Base of every error of this package."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let another process have it: without its constructor, which takes other arguments than its text."""
+        return type(self).__new__, (type(self), *self.args), vars(self)
+
 
 class StorageFailed(JournalError):
     """A write or fsync failed. The journal has stopped for good; restart the process once the disk is well."""

@@ -4,6 +4,10 @@
 class ZooKeeperError(Exception):
     """Base of every error this package raises."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let another process have it: without its constructor, which takes other arguments than its text."""
+        return type(self).__new__, (type(self), *self.args), vars(self)
+
 
 class ZooKeeperUnavailable(ZooKeeperError):
     """ZooKeeper did not answer in time, or the session expired. The last request may have taken effect: retry later."""

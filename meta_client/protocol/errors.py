@@ -17,6 +17,10 @@ _TEXT_CHARACTERS_MAX = 1000  # of a broker's text in a one-line error; `text` ke
 class MetaError(Exception):
     """Base of every error that the client raises on purpose."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let another process have it: without its constructor, which takes other arguments than its text."""
+        return type(self).__new__, (type(self), *self.args), vars(self)
+
 
 class ProtocolError(MetaError):
     """A violation of the wire protocol; the subclass says by which side, and what to do."""
