@@ -43,6 +43,7 @@ KEPT_BYTES_MAX = 8 * 1024 * 1024  # of buffers for long answers, in one connecti
 UNREAD_MAX = 16  # with more replies due, the reader thread reads even if no thread waits
 WAITING_FEW = 4  # with more replies due, the reader thread reads for the waiting threads
 LOOK_S = 1.0  # interval of checks on an idle connection
+JOIN_S = 1.0  # the reader thread ends in less, unless it waits for the thread that closes
 
 _log = logging.getLogger(__name__)
 
@@ -167,9 +168,9 @@ class Connection:
 
     def close(self) -> None:
         """Fail pending replies with ConnectionLost and end the reader thread. Idempotent; must not be called on the
-        reader thread."""
+        reader thread. A signal's handler may call it: the thread that it has interrupted then frees the socket."""
         self._break(ClientClosed(f"the connection to {self.url} was closed by this client"))
-        self._reader.join()
+        self._reader.join(JOIN_S)
 
     def abandon(self, opaque: int) -> bool:
         """Drop the pending reply of *opaque*; False if it is done already."""

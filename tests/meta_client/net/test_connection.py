@@ -140,6 +140,30 @@ def test_close_fails_what_is_pending_and_ends_the_thread(peer: Peer) -> None:
     assert isinstance(caught.value.__cause__, ClientClosed)
 
 
+def test_a_signals_handler_closes_what_its_thread_reads(peer: Peer) -> None:
+    """The reader thread waits for the thread that reads, which the handler has interrupted."""
+    peer.handler = silent
+    connection = Connection.open(peer.url, timeout_s=5)
+
+    def close(number: int, frame: object) -> None:
+        assert not closing, "close() has hung"
+        closing.append(number)
+        connection.close()
+
+    closing: list[int] = []
+    former = signal.signal(signal.SIGALRM, close)
+    try:
+        reply = connection.submit(put())
+        signal.setitimer(signal.ITIMER_REAL, 0.2, 20)
+        with pytest.raises(ConnectionLost, match="closed by this client"):
+            reply.wait(60)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    connection.close()
+    assert f"metaq {peer.url}" not in [thread.name for thread in threading.enumerate()]
+
+
 def test_what_is_not_urgent_waits_for_company(
     peer: Peer, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
