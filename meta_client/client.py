@@ -11,7 +11,7 @@ from meta_client.consumer.config import ConsumerConfig, group_of
 from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetStore
-from meta_client.errors import ClientClosed, NotSupported
+from meta_client.errors import ClientClosed, ConsumerMisuse, NotSupported
 from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.metadata.direct import DirectTopology, parse_brokers
 from meta_client.metadata.topology import Directory, Topology
@@ -257,19 +257,20 @@ class Client:
         return browse(self.session, self.consumer_connections, topic)
 
     def close(self) -> None:
-        """Close every consumer, finish decided transactions, then close all connections. Idempotent; not for a
-        listener's thread."""
+        """Close every consumer, finish decided transactions, then close all connections. Idempotent. Raises
+        ConsumerMisuse in a listener."""
+        if any(consumer.is_listening() for consumer in self._consumers):
+            raise ConsumerMisuse("a listener can't close its client, it would wait for itself")
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
-        with self._opened:
+        with self._opened, contextlib.ExitStack() as closing:  # each, whatever becomes of the others
             if self._transactions is not None:
                 self._transactions.stop_waiting()  # a listener may be waiting
-            for consumer in self._consumers:
-                consumer.close()
-            if self._transactions is not None:
-                self._transactions.close()
+                closing.callback(self._transactions.close)
+            for consumer in reversed(self._consumers):
+                closing.callback(consumer.close)
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
 """Closing a client of threads, with a real broker, ends whatever waits for it."""
 
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,14 @@ from journal.records.xid import Xid
 from meta_client.client import Client
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.coordinator.errors import CoordinatorClosed
-from meta_client.errors import ClientClosed, SendFailed, SendUnknown, TransactionFailed, TransactionUnknown
+from meta_client.errors import (
+    ClientClosed,
+    ConsumerMisuse,
+    SendFailed,
+    SendUnknown,
+    TransactionFailed,
+    TransactionUnknown,
+)
 from meta_client.net.connection import Connection
 from meta_client.producer import sender
 from meta_client.producer.partition_queues import BatchingConfig
@@ -108,6 +116,60 @@ def test_closing_a_client_wakes_every_thread_that_waits_for_it(
     assert outcomes.pop("fetch") == []
     assert [name for name, outcome in outcomes.items() if not isinstance(outcome, documented)] == []
     assert isinstance(outcomes["send"], SendUnknown)  # it had been sent
+
+
+def test_a_listener_that_closes_its_client_leaves_it_open(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    refused: list[str] = []
+
+    def on_message(message: ReceivedMessage) -> None:
+        with pytest.raises(ConsumerMisuse) as caught:
+            client.close()
+        refused.append(str(caught.value))
+
+    with Client(zookeeper.connect) as client:
+        consumer = client.consumer("reader")
+        consumer.subscribe("orders", on_message=on_message)
+        consumer.start()
+        client.producer().send("orders", b"one")
+        wait_until(lambda: len(refused) == 1, "it is refused")
+        client.producer().send("orders", b"two")
+        wait_until(lambda: len(refused) == 2, "its client goes on")
+    assert not _readers()
+
+
+def test_every_consumer_is_closed_though_the_closing_of_one_is_interrupted(
+    zookeeper: Chroot, broker: BrokerProcess
+) -> None:
+    is_here, may_return = threading.Event(), threading.Event()
+
+    def wait_long(message: ReceivedMessage) -> None:
+        is_here.set()
+        may_return.wait(60)
+
+    def interrupt(number: int, frame: object) -> None:
+        raise InterruptedError
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    client = Client(zookeeper.connect)
+    try:
+        for group, listener in (("slow", wait_long), ("reader", lambda message: None)):
+            consumer = client.consumer(group)
+            consumer.subscribe("orders", on_message=listener)
+            consumer.start()
+        client.producer().send("orders", b"one")
+        assert is_here.wait(60)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(InterruptedError):
+            client.close()
+        assert not _readers()
+    finally:
+        may_return.set()
+        signal.signal(signal.SIGALRM, former)
+
+
+def _readers() -> list[str]:
+    """The threads of group "reader"."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("metaq reader")]
 
 
 def test_closing_a_client_ends_a_listener_s_wait_for_a_broker(
