@@ -138,6 +138,11 @@ class LocalTransaction:
             _log.warning("transaction left to the broker to roll back xid=%s error=%s", self.key, error)
 
     def __enter__(self) -> Self:
+        """Raises TransactionMisuse for a transaction that is over, or whose block is entered already."""
+        if self._in_block:
+            raise TransactionMisuse(f"transaction {self.key} has been entered: its block ends it, begin another one")
+        if self.state is LocalState.FINISHED:
+            raise TransactionMisuse(f"transaction {self.key} is over: begin another one")
         self._in_block = True
         return self
 

@@ -193,3 +193,19 @@ def test_one_at_a_time(producer: Producer, start_broker: StartBroker) -> None:
             producer.send("orders", b"")  # inside the block it would go out of the transaction, unnoticed
     producer.send("orders", b"")
     assert verbs(peer) == ["put"]
+
+
+def test_it_is_entered_once(producer: Producer, start_broker: StartBroker) -> None:
+    """The inner block would commit, and what follows it would be sent plainly."""
+    peer = start_broker(0, {"orders": 1}, willing).peer
+    with (  # noqa: PT012 - the block is what is tested
+        pytest.raises(TransactionMisuse, match="has been entered"),
+        producer.transaction() as transaction,
+    ):
+        producer.send("orders", b"a")
+        with transaction:
+            producer.send("orders", b"b")
+    assert verbs(peer) == ["BEGIN", "put", "ROLLBACK"]
+    with pytest.raises(TransactionMisuse, match="is over"), transaction:
+        producer.send("orders", b"c")
+    assert verbs(peer) == ["BEGIN", "put", "ROLLBACK"]
