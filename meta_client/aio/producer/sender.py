@@ -102,6 +102,7 @@ class Sender:
     async def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> SendHandle:
         """Add one message. Waits, or raises BufferFull, while too much is unsettled. Raises NoPartition, NoBroker,
         ClientClosed."""
+        self._check_loop()
         # Reached once per batch, as add_now handles the rest: yield to replies and other tasks.
         await asyncio.sleep(0)
         engine, view = self._engine, None
@@ -119,6 +120,7 @@ class Sender:
     async def add_run(self, topic: str, wanted: Partition | None, messages: MessageRun) -> list[RunPart]:
         """Add many messages to batches, in order. Waits and raises as `add`; BufferFull only before the first of
         them."""
+        self._check_loop()
         engine, parts, start, view = self._engine, list[RunPart](), 0, None
         while start < len(messages):
             if (part := engine.maybe_add_run(topic, wanted, messages, start)) is None:
@@ -142,6 +144,7 @@ class Sender:
 
         Raises the first SendFailed of any message since the last flush, ReplyTimeout.
         """
+        self._check_loop()
         batches = self._engine.begin_flush()
         self._carry_out()
         try:
@@ -173,6 +176,11 @@ class Sender:
         """Send the buffered messages of *partition* now."""
         self._engine.seal(topic, partition)
         self._carry_out()
+
+    def _check_loop(self) -> None:
+        """Raise RuntimeError in another loop than the client's, which alone sends, and may be closed."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the client belongs to another event loop: enter one in this loop, with `async with`")
 
     # -- events ----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -277,6 +278,23 @@ async def cancelled(sending: Awaitable[object], held: Sequence[Request]) -> None
         async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as ending:
             ending.create_task(end(limit))
             await sending
+
+
+def test_another_loop_is_refused(zookeeper: Chroot, start_broker: StartBroker) -> None:
+    """What it gathers would be sent by the client's loop, or never."""
+    start_broker(0, {"orders": 1}, stored)
+
+    async def in_another() -> None:
+        for use in (producer.send_async("orders", b"2"), producer.send_many("orders", [b"3"]), producer.flush()):
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await use
+
+    with asyncio.Runner() as runner:
+        client = runner.run(Client(zookeeper.connect).__aenter__())
+        producer = client.producer()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, in_another()).result()
+        runner.run(client.close())
 
 
 @in_loop
