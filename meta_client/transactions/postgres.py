@@ -114,6 +114,10 @@ class PostgresSession:
             raise CannotEnlist(_UNUSABLE[status])
         if getattr(connection, "_num_transactions", 0):  # otherwise known only by the error of commit()
             raise TransactionMisuse(INSIDE_ITS_OWN)
+        if status is TransactionStatus.INTRANS and getattr(connection, "_tpc", None):
+            raise TransactionMisuse(
+                "the connection is in a two-phase transaction of its own, by tpc_begin(): end it first"
+            )
         try:
             if status is TransactionStatus.IDLE and not self._is_managed:
                 self._block = self._new_block()
@@ -231,7 +235,7 @@ def open_table(dsn: str, password: str | None = None, *, schema: str | None = No
 
 def open_over(connect: Callable[[], Connection], schema: str | None = None) -> SqlTable:
     """Open the table over a connection from *connect*, like open_table."""
-    connection = made_by(connect)
+    connection = made_by(connect, known_by="pgconn")
     try:
         connection.autocommit = True
         connection.cursor_factory, connection.row_factory = psycopg.Cursor, tuple_row

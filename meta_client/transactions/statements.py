@@ -142,15 +142,26 @@ def _record(gtrid: str, outcome: str, brokers: str, hazard: str | None, age_s: A
     return Recorded(gtrid, said, named or (), hazard, float(age_s))
 
 
-def made_by(connect: Callable[[], Any]) -> Any:
-    """Return a connection from *connect*, which may be the caller's. Raises CannotEnlist, and Unreachable for anything
-    else."""
+def made_by(connect: Callable[[], Any], known_by: str = "cursor") -> Any:
+    """Return a connection from *connect*, which may be the caller's; the driver's have an attribute *known_by*. Raises
+    CannotEnlist, and Unreachable for anything else."""
     try:
-        return connect()
+        made = connect()
     except CannotEnlist:
         raise
     except Exception as error:
         raise Unreachable(DATABASE, f"no connection can be made: {one_line(error)}") from error
+    if not hasattr(made, known_by):
+        raise not_a_connection(made, "a function")
+    return made
+
+
+def not_a_connection(made: object, wanted: str) -> CannotEnlist:
+    """Return the error for a connect= that gave *made*, and is to be *wanted*."""
+    return CannotEnlist(
+        f"connect= gave a {type(made).__module__}.{type(made).__qualname__}: give {wanted} that makes another "
+        f"connection of the driver"
+    )
 
 
 def identity_of(database: str, table_id: object, keep_s: int) -> TableIdentity:

@@ -106,6 +106,10 @@ class PsycopgConnection:
     def _num_transactions(self) -> int:
         return int(getattr(self.connection, "_num_transactions", 0))
 
+    @property
+    def _tpc(self) -> Any:
+        return getattr(self.connection, "_tpc", None)
+
     def cursor(self, **how: Any) -> PsycopgCursor:
         """Return a cursor with %s as marks and, unless *how* says otherwise, tuples as rows."""
         return PsycopgCursor(psycopg.AsyncCursor(self.connection, **{"row_factory": tuple_row} | how))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
 from meta_client.aio.bridge.bridge import is_inside, run, wait
-from meta_client.coordinator.errors import CannotEnlist
+from meta_client.transactions.statements import not_a_connection
 from meta_client.transactions.table import DecisionTable, Opener
 
 Outcome = TypeVar("Outcome")
@@ -25,10 +25,7 @@ def connected(connect: Callable[[], Awaitable[Any]]) -> Any:
     """Return a connection from *connect*, inside `run`. Raises CannotEnlist for a function that is not asynchronous."""
     made = connect()
     if not inspect.isawaitable(made):
-        raise CannotEnlist(
-            f"connect= gave a {type(made).__module__}.{type(made).__qualname__}: give an async function that makes "
-            f"another connection of the driver"
-        )
+        raise not_a_connection(made, "an async function")
     return wait(made)
 
 

@@ -1,5 +1,6 @@
 """Connections that callers make in ways of their own: other cursors, rows and encodings, and connect= that misleads."""
 
+import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,6 +15,7 @@ from psycopg.rows import dict_row
 
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator.errors import DecisionUnknown
+from meta_client.errors import TransactionMisuse
 from meta_client.transactions import commit_sequence
 from meta_client.transactions.databases import init
 from meta_client.transactions.table import KEEP_S
@@ -71,7 +73,7 @@ def test_other_encodings(broker_pool: BrokerPool, postgres_server: EmbeddedPostg
             admin.execute("DROP DATABASE encoded WITH (FORCE)")
 
 
-@pytest.mark.parametrize("reaches", ["another table", "no table", "nothing"])
+@pytest.mark.parametrize("reaches", ["another table", "no table", "nothing", "what is no connection", "another driver"])
 def test_connect_that_misleads_settles_nothing(
     world: World, postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, reaches: str
 ) -> None:
@@ -87,13 +89,20 @@ def test_connect_that_misleads_settles_nothing(
     def mislead() -> Any:
         if reaches == "nothing":
             raise KeyError("DATABASE_URL")
+        if reaches == "what is no connection":
+            return elsewhere
+        if reaches == "another driver":
+            return sqlite3.connect(":memory:")
         return psycopg.connect(elsewhere)
 
     where = psycopg.conninfo.conninfo_to_dict(world.deciding.url)
     with closing(Cut(int(str(where["port"])), loses_answer=True)) as cut, world.open_client(**QUICK) as client:
         connection = psycopg.connect(world.deciding.url, port=cut.port)
         with (  # noqa: PT012 - the block is what is tested
-            pytest.raises(DecisionUnknown, match=r"DATABASE_URL|has none|another decision table"),
+            pytest.raises(
+                DecisionUnknown,
+                match=r"DATABASE_URL|has none|another decision table|connect= gave a (builtins.str|sqlite3)",
+            ),
             client.transaction(connection, connect=mislead) as transaction,
         ):
             do(connection, "INSERT INTO numbers VALUES (1)")
@@ -106,6 +115,17 @@ def test_connect_that_misleads_settles_nothing(
             assert time.monotonic() < deadline
             time.sleep(0.05)
     world.check([1])
+
+
+def test_a_two_phase_transaction_of_the_caller_is_refused(world: World) -> None:
+    """psycopg refuses commit() and rollback() then."""
+    with closing(psycopg.connect(world.deciding.url)) as connection:
+        connection.tpc_begin("the caller's")
+        with pytest.raises(TransactionMisuse, match="tpc_begin"):
+            world.work(1, connection=connection)
+        connection.tpc_rollback()
+        world.work(2, connection=connection)
+    world.check([2])
 
 
 def test_a_table_in_a_schema_that_only_the_session_s_search_path_has(world: World) -> None:
