@@ -9,7 +9,7 @@ from meta_broker.config.broker_config import BrokerConfig, TopicConfig
 from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
 from meta_broker.store.message_store import MessageStore
-from meta_broker.store.topics import Topics, overruled, stored_partitions
+from meta_broker.store.topics import Topics, overruled, stored_partitions, used_partitions
 from zk.brokers.registration import TopicRegistration
 
 log = logging.getLogger(__name__)
@@ -32,13 +32,9 @@ class TopicAnnouncer:
         self._end_overruled()
 
     def registrations(self) -> dict[str, TopicRegistration]:
-        """Return the registrations of every named topic, and of every topic that has messages."""
-        held = {
-            name.topic
-            for name, offset_range in self._store.source.state.offset_ranges.items()
-            if offset_range.start < offset_range.end
-        }
-        found = self._registrations(held | self._topics.named)
+        """Return the registrations of every named topic, and of every topic that has messages, or may have."""
+        used = {name.topic for name in used_partitions(self._store.source.state)}
+        found = self._registrations(used | self._topics.named)
         return {topic: registration for topic, registration in found.items() if registration is not None}
 
     def _registrations(self, topics: Collection[str]) -> dict[str, TopicRegistration | None]:

@@ -7,11 +7,12 @@ again.
 
 import re
 import zlib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import msgspec
 
+from journal.records.record import PartitionName
 from journal.records.topic_changes import TopicChange, TopicState
 from journal.state.journal_state import JournalState
 from meta_broker.config.broker_config import TopicConfig
@@ -123,13 +124,22 @@ def section_crc(section: TopicConfig | None) -> int:
     return 0 if section is None else zlib.crc32(msgspec.json.encode(section)) or 1
 
 
+def used_partitions(state: JournalState) -> Iterator[PartitionName]:
+    """Yield every partition that holds messages, or may: those of a live branch come without another put."""
+    for name, offset_range in state.offset_ranges.items():
+        if offset_range.start < offset_range.end:
+            yield name
+    for branch in state.branches.values():
+        yield from branch.extents
+
+
 def stored_partitions(state: JournalState, topics: Container[str]) -> dict[str, int]:
-    """Return, for those *topics* that hold messages, one more than the highest partition used. Scans every
+    """Return, for those *topics* that hold messages, or may, one more than the highest partition used. Scans every
     partition.
     """
     stored: dict[str, int] = {}
-    for (topic, partition), offset_range in state.offset_ranges.items():
-        if offset_range.start < offset_range.end and partition >= stored.get(topic, 0) and topic in topics:
+    for topic, partition in used_partitions(state):
+        if partition >= stored.get(topic, 0) and topic in topics:
             stored[topic] = partition + 1
     return stored
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
-from journal.records.xid import LocalKey
+from journal.records.xid import LocalKey, XaKey, Xid
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.session_file import FILE_NAME, SessionFile
 from meta_broker.config.broker_config import BrokerConfig
@@ -125,6 +125,32 @@ def test_stored_topics_are_registered_after_recovery(broker: BrokerProcess, sess
     assert broker.stop() == 0
     broker.start()
     assert snapshot(session) == tree_of(broker) | topic_nodes("dynamic-kept", 2)
+
+
+@pytest.mark.parametrize("is_restarted", [True, False], ids=["restart", "reload"])
+def test_what_a_branch_in_doubt_will_publish_can_be_read(
+    zookeeper: Chroot, session: ZooKeeperSession, tmp_path: Path, *, is_restarted: bool
+) -> None:
+    """Its COMMIT comes without a put, which would announce the topic."""
+    with running_broker(tmp_path / "broker", zookeeper.connect) as broker:
+        branch = XaKey(Xid.of("order", "b"), "uq")
+        with WireClient(broker.port) as client:
+            client.verb(TransactionVerb.BEGIN, branch)
+            client.put("dynamic-one", 0, b"x", branch)
+            client.put("orders", 3, b"x", branch)
+            client.verb(TransactionVerb.PREPARE, branch)
+        broker.config_path.write_text(CONFIG.replace("[topics.orders]\npartitions = 4\n", ""))
+        if is_restarted:
+            assert broker.stop() == 0
+            broker.start()
+        else:
+            broker.hang_up()
+            wait_until(lambda: "reloaded file=" in broker.log)
+        with WireClient(broker.port) as client:
+            client.verb(TransactionVerb.COMMIT_TWO_PHASE, branch)
+        tree = snapshot(session)
+        assert tree["/meta/brokers/topics-sub/dynamic-one/0-m"] == (b'{"numParts":2,"broker":"0-m"}', True)
+        assert tree["/meta/brokers/topics-sub/orders/0-m"] == (b'{"numParts":4,"broker":"0-m"}', True)
 
 
 def test_a_topic_that_is_no_longer_configured_can_be_read(
