@@ -8,13 +8,16 @@ from journal.errors import InvalidContent, StorageFailed
 
 
 class ArchiveView:
-    """An archive. *begin*: LSN below which segments were removed by hand; 0: none were."""
+    """An archive. *begin*: LSN below which segments were removed by hand; 0: none were.
+
+    It also begins at its first segment, where the journal's older ones are in another archive.
+    """
 
     def __init__(self, manifest: ArchiveManifest, begin: int = 0) -> None:
         self.manifest = manifest
-        self.begin = begin
         self._segments = manifest.entries
         self._bases = [segment.base for segment in self._segments]
+        self.begin = max([begin, *self._bases[:1]])
         self.indexes: tuple[ArchivedIndex, ...] = tuple(sorted(manifest.indexes, key=lambda each: each.cut))
 
     def segment_of(self, lsn: int) -> ArchivedSegment | None:

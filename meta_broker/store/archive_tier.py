@@ -138,7 +138,12 @@ class ArchiveTier:
         segment = self._known().segment_of(lsn)
         if segment is None:
             self._maybe_list()
-            raise StorageFailed(f"LSN {lsn} is in no segment of the journal, and in none that the archive lists")
+            error = ObjectMissing(
+                f"LSN {lsn} is in no segment of the journal, and in none that the archive lists: name the archive that "
+                f"has it, or copy its files here"
+            )
+            log.error("not read from the archive error=%s", error)
+            raise error
         try:
             return segment.base, self.cache.get(segment, open_file)
         except ObjectMissing:

@@ -422,6 +422,28 @@ def test_many_readers_of_one_segment_download_it_once(tmp_path: Path, archive: P
         assert counted(broker, "downloads") == files
 
 
+def test_another_place_begins_where_its_first_segment_does(tmp_path: Path, archive: Path) -> None:
+    """Until it has one nobody is moved past what the former place has."""
+    second = tmp_path / "second"
+    with running(started(tmp_path / "data", str(archive))) as broker:
+        recorded(broker, 1, 300)
+        wait_archived(broker)
+        assert broker.stop() == 0
+        broker.config_path.write_text(broker.config_path.read_text().replace(str(archive), str(second)))
+        broker.start()
+        with WireClient(broker.port) as wire:
+            answer = wire.get("orders", 0, 0)
+            assert isinstance(answer, Result)
+            assert answer.status == 500
+            assert b"name the archive that has it" in answer.message
+            wait_until(lambda: "name the archive that has it" in broker.log)
+            load(broker.port, 2, 300)
+            wait_until(second.exists, 60)
+            begin = wait_moved(wire, ("orders", 0))
+            assert parse_offset_range(ask(wire, Offsets("orders", 0, 0, wire.opaque())).message).start == begin
+            assert read(wire, "orders", 0, begin, {}) > begin
+
+
 def test_without_a_cache_readers_are_moved_as_ever(tmp_path: Path, archive: Path) -> None:
     with running(started(tmp_path / "data", str(archive), is_read=False)) as broker:
         load(broker.port, 9, 500)
