@@ -27,11 +27,9 @@ from meta_broker.metrics.admin_token import AdminToken
 from meta_broker.metrics.status import BrokerStatus, OpenBroker
 from meta_broker.net.server import TICK_S, Server
 from meta_broker.net.tls_listener import PortTls
-from meta_broker.replication.fencing import Superseded
 from meta_broker.replication.lost_tail import LostTail
 from meta_broker.replication.replica.effects import Resync
 from meta_broker.store.message_store import MessageStore
-from zk.brokers.registration import BrokerIdTaken
 from zk.tree.broker_url import BrokerUrl
 
 log = logging.getLogger(__name__)
@@ -144,7 +142,7 @@ class Broker:
         self._ending, end = ending, partial(self._end, ending)
         self._stop_now.clear()  # of an opening that ended twice
 
-        def rejected(error: BrokerIdTaken | Superseded) -> None:  # on the membership thread
+        def rejected(error: Exception) -> None:  # on the membership thread
             loop.call_soon_threadsafe(end, error)
 
         async with contextlib.AsyncExitStack() as stack:

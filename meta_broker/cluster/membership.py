@@ -49,12 +49,11 @@ class Membership:
     thread, the watchdog's. The rest: the broker.
 
     *on_rejected* is called, on the membership thread, if after a lost session another broker has this id or was
-    promoted: two brokers of one id would split its partitions, so this one must stop.
+    promoted: two brokers of one id would split its partitions, so this one must stop. So it must after a mistake of
+    this thread: nobody would register it again, or write its in-sync set.
     """
 
-    def __init__(
-        self, config: BrokerConfig, connect: str, on_rejected: Callable[[BrokerIdTaken | Superseded], None]
-    ) -> None:
+    def __init__(self, config: BrokerConfig, connect: str, on_rejected: Callable[[Exception], None]) -> None:
         section = config.zookeeper_section
         self._plan = RegistrationPlan(config.checksum)  # used by the membership thread once that runs
         self._events: queue.SimpleQueue[_News | None] = queue.SimpleQueue()  # for it; None: leave
@@ -280,6 +279,9 @@ class Membership:
                 self._on_rejected(error)
             else:
                 self._rejection = error
+        except Exception as error:
+            log.exception("membership ended")
+            self._on_rejected(error)
         finally:
             self._joined.set()  # else join() would wait without a limit
 

@@ -79,6 +79,7 @@ def load(
     _check_replication(file.replication, where)
     _check_topics(file.topics, where)
     _check_filters(file.filters, where)
+    _check_data(data)
     if not 0 <= broker_id <= BROKER_ID_MAX:
         raise ConfigError(f"--id {broker_id}: a broker id is a number from 0 to {BROKER_ID_MAX}")
     if not 0 <= port <= 65535:
@@ -165,6 +166,15 @@ def _known(section: dict[str, Any], known: tuple[str, ...], where: str, prefix: 
             remedy = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
             name = prefix + key
             raise ConfigError(f"{where}: unknown key {name if name.isprintable() else repr(name)}: {remedy}")
+
+
+def _check_data(data: Path) -> None:
+    """Check that ZooKeeper, back-ups and slaves can be told the directory's name."""
+    try:
+        str(data.absolute()).encode()
+    except UnicodeEncodeError:
+        shown = str(data).encode(errors="backslashreplace").decode()
+        raise ConfigError(f"--data {shown}: its path is not UTF-8: rename what is not, or name another") from None
 
 
 def _check_replication(section: ReplicationSection, where: str) -> None:

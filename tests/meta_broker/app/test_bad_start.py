@@ -1,6 +1,7 @@
 """A broker that cannot start says why in one line, exits with 2, and has touched nothing."""
 
 import hashlib
+import os
 import re
 import shutil
 import socket
@@ -244,3 +245,11 @@ def test_a_disk_that_fails(kept: Path, config: Path) -> None:
     line = start("--data", kept, "--id", 0, "--port", 0, "--config", config, prefix=failing)
     assert "Input/output error: the disk is failing: see the kernel's log" in line
     assert REMEDY not in line
+
+
+def test_a_path_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    """Nobody could be told of it: the broker would not report its journal's end, nor take a back-up."""
+    directory = tmp_path / os.fsdecode(b"b\xff")
+    said = start("--data", directory, "--id", 0, "--port", 0)
+    assert said == f"--data {tmp_path}/b\\udcff: its path is not UTF-8: rename what is not, or name another"
+    assert not directory.exists()

@@ -482,3 +482,18 @@ def test_a_topic_that_cannot_be_registered_is_named_and_holds_up_nothing(
         assert broker.stop() == 0
         assert "Traceback" not in broker.log
     assert snapshot(session) == {}
+
+
+def test_a_mistake_of_its_thread_ends_the_broker(zookeeper: Chroot, tmp_path: Path) -> None:
+    ended: queue.SimpleQueue[Exception] = queue.SimpleQueue()
+    config = BrokerConfig(data=tmp_path, broker_id=0, port=0, zookeeper=zookeeper.connect)
+    membership = Membership(config, zookeeper.connect, ended.put)
+    membership.connect()
+    try:
+        membership.join(BrokerUrl("127.0.0.1", 8123), {}, 1)
+        unspeakable = os.fsdecode(b"\xff")
+        membership.position_changed(JournalPosition(epoch=1, incarnation=1, end=1, directory=unspeakable, host="h"))
+        assert isinstance(ended.get(timeout=60), UnicodeEncodeError)
+    finally:
+        membership.leave()
+        membership.close()
