@@ -49,9 +49,9 @@ class Client:
     one connection sends, and another one reads for consumers, as in meta_client.Client.
 
     *zookeeper* is a connect string, `host:port,...` with an optional /chroot; *root* is the cluster's path in it.
-    Entering `async with` connects, or raises ZooKeeperError and leaves nothing open; leaving it closes. ZooKeeper is
-    asked about brokers and groups only, in separate threads. *transactions* configures `transaction`; a background
-    thread with its own connections resolves leftovers of crashed services. *tls*, *credentials* and
+    Entering `async with`, once, connects, or raises ZooKeeperError and leaves nothing open; leaving it closes.
+    ZooKeeper is asked about brokers and groups only, in separate threads. *transactions* configures `transaction`; a
+    background thread with its own connections resolves leftovers of crashed services. *tls*, *credentials* and
     *zookeeper_security* as in meta_client.Client.
     """
 
@@ -89,11 +89,15 @@ class Client:
         self._sends = SingleSends(self.topology, self.connections, lambda seconds: wait(asyncio.sleep(seconds)))
         self._sender: Sender | None = None  # once it is open
         self._opened: contextlib.AsyncExitStack | None = None
+        self._is_entered = False
         self._consumers: tuple[ConsumerRules, ...] = ()  # swapped whole: kazoo's thread walks it
 
     async def __aenter__(self) -> Self:
+        if self._is_entered:
+            raise ClientClosed("a client is entered once: make another one")
         async with contextlib.AsyncExitStack() as opened:
             await in_thread(self.session.start)
+            self._is_entered = True
             opened.push_async_callback(in_thread, self.session.close)
             self.topology.start()
             opened.push_async_callback(in_thread, self.topology.close)

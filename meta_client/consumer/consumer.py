@@ -307,8 +307,8 @@ class Consumer:
             self._member.on_session_event(event)
 
     def __enter__(self) -> Self:
-        """Start if there are subscriptions; otherwise the caller calls start()."""
-        if self._subscriptions and self._member is None:
+        """Start if there are subscriptions; otherwise the caller calls start(). Raises as start."""
+        if self._is_closed or (self._subscriptions and self._member is None):
             self.start()
         return self
 

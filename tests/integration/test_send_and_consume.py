@@ -235,6 +235,7 @@ def test_a_consumer_is_used_in_order(broker: BrokerProcess, client: Client, open
     assert "would wait for itself" in str(raised[0])
     consumer.close()
     consumer.close()
-    with pytest.raises(ConsumerMisuse, match="is closed: make another one"):
-        consumer.start()
+    for again in (consumer.start, consumer.__enter__):
+        with pytest.raises(ConsumerMisuse, match="is closed: make another one"):
+            again()
     del broker

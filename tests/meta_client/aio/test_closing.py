@@ -122,6 +122,23 @@ async def test_a_listener_that_closes_its_client_is_told_so(zookeeper: Chroot, b
 
 
 @in_loop
+async def test_clients_and_consumers_are_entered_once(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    client = Client(zookeeper.connect)
+    async with client:
+        with pytest.raises(ClientClosed, match="make another one"):
+            await client.__aenter__()
+        consumer = client.consumer("reader")
+        consumer.subscribe("orders")
+        async with consumer:
+            pass
+        with pytest.raises(ConsumerMisuse, match="make another one"):  # it would fetch nothing, without end
+            await consumer.__aenter__()
+        assert (await client.producer().send("orders", b"")).offset is not None
+    with pytest.raises(ClientClosed, match="make another one"):
+        await client.__aenter__()
+
+
+@in_loop
 async def test_closing_a_client_wakes_every_task_that_sends_with_it(
     zookeeper: Chroot, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
