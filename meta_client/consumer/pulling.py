@@ -8,6 +8,7 @@ in between it is delivered again.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from threading import TIMEOUT_MAX
 
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.assignments import Assignments
@@ -120,7 +121,7 @@ class PullBuffer:
     def take(self, count: int, timeout_s: float | None) -> list[ReceivedMessage]:
         """Return *count* messages at most; none only after the timeout or close(). Messages taken before are consumed
         now, and the returned ones at the next call."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + min(timeout_s, TIMEOUT_MAX)
         taken: list[ReceivedMessage] = []
         with self._changed:
             self._take_over()

@@ -1,6 +1,7 @@
 """Time limits of operations and of transactions at their broker."""
 
 import time
+from threading import TIMEOUT_MAX
 
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.integers import INT32_MAX
@@ -13,7 +14,7 @@ class Deadline:
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self._at = time.monotonic() + timeout_s
+        self._at = time.monotonic() + min(timeout_s, TIMEOUT_MAX)  # infinity, too, is a time that locks take
 
     def remaining_s(self) -> float:
         """Return the seconds left, 0 once it has passed."""

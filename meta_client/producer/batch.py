@@ -133,7 +133,8 @@ class ProducerBatch:
 
     def wait(self, timeout_s: float | None) -> None:
         """Wait until it is settled. Raises ReplyTimeout after *timeout_s* (None: no limit); sending goes on then."""
-        if not self._settled.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+        wait_s = -1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX)
+        if not self._settled.acquire(timeout=wait_s):
             raise self.not_settled(timeout_s)
         self._settled.release()
 

@@ -264,7 +264,7 @@ def view_of(directory: Directory, topic: str, timeout_s: float) -> TopicView:
 
 def parse_partition(text: str | Partition) -> Partition:
     """Parse a partition as callers give it. Raises ValueError."""
-    partition = text if isinstance(text, Partition) else Partition.maybe_parse(text)
+    partition = text if isinstance(text, Partition) else Partition.maybe_parse(str(text))
     if partition is None:
         raise ValueError(f"{text!r} is no partition: give <broker id>-<number>, as in 0-3")
     return partition

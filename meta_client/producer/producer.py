@@ -106,7 +106,7 @@ class Producer:
         self, topic: str, payload: bytes, attribute: str | None, partition: Partition | str | None, timeout_s: float
     ) -> SendResult:
         deadline = Deadline(timeout_s)
-        view = self._view(topic, timeout_s)
+        view = self._view(topic, deadline.remaining_s())
         wanted = self._wanted(view, payload, attribute, partition)
         message = Outgoing(topic, payload, attribute, self._compression_for(view))
         if self._within is not None:

@@ -111,7 +111,8 @@ class Sender:
         with self._lock:
             batches = engine.begin_flush()
             self._wake_thread()
-            if not self._room.wait_for(lambda: engine.is_flushed(batches), timeout_s):
+            wait_s = None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+            if not self._room.wait_for(lambda: engine.is_flushed(batches), wait_s):
                 raise engine.not_flushed(timeout_s)
             failure = engine.take_failure()
         if failure is not None:

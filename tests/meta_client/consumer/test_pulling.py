@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import threading
 from collections.abc import Iterator
 
@@ -257,6 +258,17 @@ def test_by_hand_nothing_counts_that_was_not_acknowledged() -> None:
     delivery.discard(KEY, is_seek=False)
     assert not window.acknowledge(first[1])
     assert buffer.take(1, 0) == []
+
+
+def test_a_time_limit_may_be_endless() -> None:
+    assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
+    assignments.resume(0)
+    buffer = PullBuffer(assignments, OffsetTracker(), BYTES_MAX, lambda: None)
+    delivery = PullDelivery(buffer, OffsetTracker(), MessageFilter(None, None), None)
+    later = threading.Timer(0.1, delivery.deliver, [batch(0, 4)])
+    later.start()
+    assert len(buffer.take(9, math.inf)) == 4
+    later.join()
 
 
 def test_a_buffer_that_fills_up_while_its_user_waits_lets_everybody_go_on_again() -> None:

@@ -1,5 +1,6 @@
 """send_async against scripted brokers: what goes out, what each answer or silence becomes."""
 
+import math
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -271,6 +272,24 @@ def test_close_tells_a_thread_that_waits_for_what_no_broker_takes(
     flushing.join(60)
     assert told
     assert "the client was closed" in told[0]
+
+
+def test_a_time_limit_may_be_endless(zookeeper: Chroot, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, stored)
+    with Client(zookeeper.connect) as client:
+        producer = client.producer()
+        assert producer.send("orders", b"1", timeout_s=math.inf).partition == producer.partitions("orders")[0]
+        assert producer.send_async("orders", b"2").result(math.inf).offset is not None
+        handle = producer.send_async("orders", b"3")
+        producer.flush(math.inf)
+        assert handle.is_done
+
+
+def test_a_partition_of_another_kind_is_named(quick: Client, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, stored)
+    for wrong in (0, (0, 0), b"0-0"):
+        with pytest.raises(ValueError, match="is no partition: give <broker id>-<number>"):
+            quick.producer().send("orders", b"", partition=wrong)  # type: ignore[arg-type]
 
 
 def test_flush_waits_for_nothing_that_others_send_meanwhile(quick: Client, start_broker: StartBroker) -> None:
