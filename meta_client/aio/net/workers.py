@@ -39,6 +39,8 @@ class LoopCondition(threading.Condition):
             return wait(_within(woken, timeout))
         finally:
             self.acquire()
+            if woken in self._tasks:  # its time is over, or its task is cancelled
+                self._tasks.remove(woken)
 
     def notify(self, n: int = 1) -> None:
         # Wakes all tasks, whatever the number: waiters check their condition again.
