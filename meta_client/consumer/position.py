@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from meta_client.errors import ConsumerMisuse
 from meta_client.producer.outgoing import parse_partition
 from meta_client.protocol.requests import OFFSET_END
-from zk.tree.nodes import Partition, TopicPartition
+from zk.tree.nodes import INT64_MAX, Partition, TopicPartition
 
 EARLIEST: Literal["earliest"] = "earliest"
 LATEST: Literal["latest"] = "latest"
@@ -29,7 +29,7 @@ def check_position(position: Position) -> Position:
     match position:
         case datetime() | "earliest" | "latest":
             return position
-        case int() if position >= 0 and not isinstance(position, bool):
+        case int() if 0 <= position <= INT64_MAX and not isinstance(position, bool):
             return position
     raise ValueError(f"start {position!r}: give an offset, 'earliest', 'latest' or a datetime")
 
