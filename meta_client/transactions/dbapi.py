@@ -23,7 +23,7 @@ from journal.records.xid import Xid
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
 from meta_client.transactions.dialects import Dialect
 from meta_client.transactions.errors import CommitUnknown, OutOfStep
-from meta_client.transactions.statements import SqlTable, made_by, one_line
+from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line
 from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
 log = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ class DbapiSession:
         values = gtrid, *self._state.began, known.identity.age_s_max, brokers_text(brokers)
         xid = Xid(1, gtrid.encode(), b"")
         try:
-            self._do(statement, values)
+            check_stored(self._do(statement, values), gtrid)
         except self._driver.error as error:
             if self._says(error) is Says.AGAIN:
                 raise
@@ -264,9 +264,11 @@ class DbapiSession:
     def opener(self) -> Opener:
         return functools.partial(open_over, self._driver, self._another)
 
-    def _do(self, statement: str, values: tuple[object, ...] = ()) -> None:
+    def _do(self, statement: str, values: tuple[object, ...] = ()) -> int:
+        """Execute a statement; return the count of changed rows."""
         with closing(self._driver.cursor(self._connection)) as cursor:
             cursor.execute(statement, values)
+            return int(cursor.rowcount)
 
     def _says(self, error: Exception) -> Says | None:
         return self._driver.kind.says.get(self._driver.code(error))

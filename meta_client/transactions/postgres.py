@@ -36,7 +36,7 @@ from meta_client.transactions.postgres_table import (
     quoted,
     reason,
 )
-from meta_client.transactions.statements import SqlTable, made_by, one_line
+from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line
 from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
 Connection = psycopg.Connection[Any]
@@ -155,6 +155,7 @@ class PostgresSession:
         try:
             with plain_cursor(self._connection) as cursor:
                 cursor.execute(known.decide, (gtrid, known.identity.age_s_max, brokers_text(brokers)))
+                check_stored(cursor.rowcount, gtrid)
         except _DONE_AGAIN:
             raise
         except psycopg.Error as error:

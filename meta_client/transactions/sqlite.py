@@ -20,7 +20,7 @@ from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreacha
 from meta_client.coordinator.place import is_same_place, place_of
 from meta_client.transactions.dialects import SQLITE
 from meta_client.transactions.errors import CommitUnknown, CopiedTable, NoDecisionTable
-from meta_client.transactions.statements import SqlTable, identity_of, one_line
+from meta_client.transactions.statements import SqlTable, check_stored, identity_of, one_line
 from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Opener, TableIdentity, brokers_text
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class SqliteSession:
         assert self._identity is not None
         values = gtrid, self._began_s, self._identity.age_s_max, brokers_text(brokers)
         try:
-            self._connection.execute(_DECIDE, values)
+            check_stored(self._connection.execute(_DECIDE, values).rowcount, gtrid)
         except sqlite3.Error as error:
             match _code_of(error):
                 case sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY | sqlite3.SQLITE_CONSTRAINT_UNIQUE:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, Final, TypeVar
 
-from meta_client.coordinator.errors import CannotEnlist, Unreachable
+from journal.records.xid import Xid
+from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
 from meta_client.transactions.dialects import Statements
 from meta_client.transactions.errors import NoDecisionTable, RowGone, RowLocked
 from meta_client.transactions.names import TableName
@@ -12,6 +13,7 @@ from meta_client.transactions.table import (
     DATABASE,
     GRACE_S,
     IDENTITY,
+    TABLE,
     Recorded,
     Row,
     RowDecision,
@@ -140,6 +142,13 @@ def _record(gtrid: str, outcome: str, brokers: str, hazard: str | None, age_s: A
     elif said is RowDecision.COMMIT and named is None:
         hazard = f"its row names its brokers as {brokers!r}, which can't be read"
     return Recorded(gtrid, said, named or (), hazard, float(age_s))
+
+
+def check_stored(rows: int, gtrid: str) -> None:
+    """Raise PrepareFailed unless the INSERT of a decision has stored one row."""
+    if rows != 1:
+        reason = f"a trigger keeps its row out of {TABLE}: drop that, because resolvers would roll its messages back"
+        raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, reason)
 
 
 def made_by(connect: Callable[[], Any], known_by: str = "cursor") -> Any:

@@ -34,7 +34,7 @@ from meta_client.transactions.postgres_table import (
     quoted,
     reason,
 )
-from meta_client.transactions.statements import SqlTable, made_by, one_line
+from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line
 from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
 Connect = Callable[[], Any]  # makes another connection, inside `run`
@@ -104,7 +104,7 @@ class AsyncpgSession:
         identity, schema = self._know()
         values = gtrid, identity.age_s_max, brokers_text(brokers)
         try:
-            self._ask(POSTGRES.decide(quoted(schema, TABLE), "%s", "%s", MARKED), values)
+            check_stored(self._ask(POSTGRES.decide(quoted(schema, TABLE), "%s", "%s", MARKED), values), gtrid)
         except self.failures as error:
             if getattr(error, "sqlstate", None) in _DONE_AGAIN:
                 raise
@@ -158,9 +158,11 @@ class AsyncpgSession:
             known = _known[self._driver] = look_up(self._rows)
         return known
 
-    def _ask(self, query: str, parameters: Sequence[object] = ()) -> None:
+    def _ask(self, query: str, parameters: Sequence[object] = ()) -> int:
+        """Execute a statement; return the count of changed rows."""
         with closing(self._waited.cursor()) as cursor:
             cursor.execute(numbered(query), parameters)
+            return int(cursor.rowcount)
 
     def _rows(self, query: str) -> Sequence[Sequence[Any]]:
         with closing(self._waited.cursor()) as cursor:

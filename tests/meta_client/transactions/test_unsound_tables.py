@@ -1,14 +1,15 @@
 """Decision tables that others changed, and journals that lose them: what is no barrier is refused, with a reason."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
 import psycopg
+import psycopg2
 import pytest
 
-from meta_client.coordinator.errors import CannotEnlist
+from meta_client.coordinator.errors import CannotEnlist, PrepareFailed
 from tests.meta_client.transactions.conftest import World, do
 
 POSTGRES = {
@@ -31,6 +32,29 @@ def test_postgres(world: World, match: str) -> None:
     world.deciding.execute(POSTGRES[match])
     with closing(world.deciding.connect()) as connection:
         refused(world, connection, match)
+
+
+TRIGGER = """CREATE FUNCTION keep_out() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+    CREATE TRIGGER keep_out BEFORE INSERT ON metaq_decision FOR EACH ROW EXECUTE FUNCTION keep_out()"""
+LITE_TRIGGER = "CREATE TRIGGER keep_out BEFORE INSERT ON metaq_decision BEGIN SELECT RAISE(IGNORE); END"
+
+
+@pytest.mark.parametrize("connect", [psycopg.connect, psycopg2.connect])
+def test_a_trigger_that_keeps_rows_out(world: World, connect: Callable[[str], Any]) -> None:
+    """The database would commit without its decision: after a crash the message is rolled back, and its row stays."""
+    world.deciding.execute(TRIGGER)
+    with closing(connect(world.deciding.url)) as connection, pytest.raises(PrepareFailed, match="a trigger"):
+        world.work(1, connection=connection)
+    world.wait_quiet()
+    world.check([])
+
+
+def test_a_trigger_of_sqlite_that_keeps_rows_out(lite_world: World) -> None:
+    lite_world.deciding.execute(LITE_TRIGGER)
+    with pytest.raises(PrepareFailed, match="a trigger"):
+        lite_world.work(1)
+    lite_world.wait_quiet()
+    lite_world.check([])
 
 
 @pytest.fixture

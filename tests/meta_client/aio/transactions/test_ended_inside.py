@@ -10,6 +10,7 @@ from meta_client.coordinator import PrepareFailed
 from tests.fixtures.loops import in_loop
 from tests.meta_client.aio.transactions.ways import WAYS, opened
 from tests.meta_client.transactions.conftest import World
+from tests.meta_client.transactions.test_unsound_tables import TRIGGER
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if "pool" not in way])
@@ -31,6 +32,19 @@ async def test_it_is_told(world: World, way: str) -> None:
             await transaction.send("orders", b"3")
         await asyncio.to_thread(world.wait_quiet)
     world.check([3])
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if "pool" not in way])
+@in_loop
+async def test_a_trigger_that_keeps_decisions_out(world: World, way: str) -> None:
+    world.deciding.execute(TRIGGER)
+    async with Client(world.zookeeper) as client, opened(way, world.deciding.url) as one:
+        with pytest.raises(PrepareFailed, match="a trigger"):
+            async with client.transaction(one.connection) as transaction:
+                await one.execute("INSERT INTO numbers VALUES (1)")
+                await transaction.send("orders", b"1")
+        await asyncio.to_thread(world.wait_quiet)
+    world.check([])
 
 
 @in_loop
