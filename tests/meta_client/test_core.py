@@ -59,7 +59,8 @@ def contents(engine: Engine) -> Any:
         for queue in engine._queues._queues.values()
         for batch in queue.waiting
     ]
-    return engine.bytes, engine._sealed, engine.has_full, batches, queued
+    sealed = [(batch.number, batch.bytes, batch.bodies) for batch in engine._sealed]
+    return engine.bytes, sealed, engine.has_full, batches, queued
 
 
 STEPS = st.lists(
