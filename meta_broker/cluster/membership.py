@@ -17,6 +17,7 @@ from meta_broker.cluster.master_node import MasterNode
 from meta_broker.cluster.node_writes import OwnNodes
 from meta_broker.cluster.registration_plan import (
     RETRY_S,
+    CheckNode,
     Register,
     RegistrationPlan,
     Step,
@@ -49,8 +50,7 @@ class Membership:
     thread, the watchdog's. The rest: the broker.
 
     *on_rejected* is called, on the membership thread, if after a lost session another broker has this id or was
-    promoted: two brokers of one id would split its partitions, so this one must stop. So it must after a mistake of
-    this thread: nobody would register it again, or write its in-sync set.
+    promoted: two brokers of one id would split its partitions, so this one must stop; and with its own errors.
     """
 
     def __init__(self, config: BrokerConfig, connect: str, on_rejected: Callable[[Exception], None]) -> None:
@@ -112,8 +112,9 @@ class Membership:
         here.
         """
         self._epoch = epoch
+        changed = partial(self._events.put, self._plan.node_changed)
         registration = self._registration = BrokerRegistration(
-            self._session, self._name, url, config_checksum=self._config.checksum
+            *(self._session, self._name, url), config_checksum=self._config.checksum, node_changed=changed
         )
         for topic, wanted in topics.items():
             self._plan.topic_changed(topic, wanted)
@@ -280,7 +281,6 @@ class Membership:
             else:
                 self._rejection = error
         except Exception as error:
-            log.exception("membership ended")
             self._on_rejected(error)
         finally:
             self._joined.set()  # else join() would wait without a limit
@@ -307,10 +307,13 @@ class Membership:
                 case Register(epoch):
                     self._register(registration, epoch)
                     self._nodes.write_again(self._epoch)
-                    log.warning("registered again after a lost session epoch=%d", epoch)
+                    log.warning("registered again epoch=%d", epoch)
                 case WriteInSync(node, written):
                     self._nodes.update_replication(self._epoch, node)
                     written(node)
+                case CheckNode():
+                    if not registration.watch_node():
+                        self._plan.node_deleted()
                 case WritePosition(position):
                     self._nodes.advance_position(position)
                 case WriteChecksum(checksum):

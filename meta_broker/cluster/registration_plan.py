@@ -6,6 +6,7 @@ later without delaying anything else. The steps, in the order in which `next` pr
     step            waits for               because
     Register        a connection            clients cannot find the broker; a superseded one must stop
     WriteInSync     the one before it       a master may acknowledge nothing until it is written
+    CheckNode       Register                somebody deleted the broker's node, perhaps: clients do not find it
     WritePosition   Register                a superseded one has nothing to say
     WriteChecksum   Register                the node is ephemeral
     WriteTopics     Register                clients that see a topic look for its broker
@@ -46,6 +47,11 @@ class WriteInSync:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckNode:
+    """Read whether the broker's node is there, and watch it."""
+
+
+@dataclass(frozen=True, slots=True)
 class WritePosition:
     """Write how far the journal is."""
 
@@ -66,7 +72,7 @@ class WriteTopics:
     topics: Mapping[str, TopicRegistration | None]
 
 
-Step = Register | WriteInSync | WritePosition | WriteChecksum | WriteTopics
+Step = Register | WriteInSync | CheckNode | WritePosition | WriteChecksum | WriteTopics
 
 
 @dataclass(slots=True)
@@ -84,6 +90,7 @@ class RegistrationPlan:
         self._session_epoch = 0
         self._registered_epoch = 0
         self._in_sync: deque[WriteInSync] = deque()
+        self._must_check = False
         self._position: WritePosition | None = None  # to be written
         self._checksum = self._checksum_written = checksum
         self._topics: dict[str, TopicRegistration | None] = {}  # desired; None: to be deleted
@@ -100,6 +107,14 @@ class RegistrationPlan:
 
     def in_sync_changed(self, change: WriteInSync) -> None:
         self._in_sync.append(change)
+
+    def node_changed(self) -> None:
+        """The broker's node was changed or deleted, or its watch is over."""
+        self._must_check = True
+
+    def node_deleted(self) -> None:
+        """The broker's node is gone, though its session lives."""
+        self._registered_epoch = 0
 
     def position_changed(self, position: JournalPosition) -> None:
         self._position = WritePosition(position)
@@ -132,6 +147,8 @@ class RegistrationPlan:
             return self._in_sync[0]
         if not self._is_registered:
             return None
+        if self._must_check and self._is_due(CheckNode, now):
+            return CheckNode()
         if self._position is not None and self._is_due(WritePosition, now):
             return self._position
         if self._checksum != self._checksum_written and self._is_due(WriteChecksum, now):
@@ -160,6 +177,8 @@ class RegistrationPlan:
             case WriteInSync():
                 assert self._in_sync[0] is step
                 self._in_sync.popleft()
+            case CheckNode():
+                self._must_check = False
             case WritePosition():
                 if self._position is step:  # else a later one came meanwhile
                     self._position = None

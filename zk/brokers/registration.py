@@ -61,7 +61,9 @@ class BrokerRegistration:
         *,
         config_checksum: int = 0,
         topics: Mapping[str, TopicRegistration] | None = None,
+        node_changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """*node_changed* is called after `watch_node`, on kazoo's thread: it must only enqueue."""
         self._session = session
         self._name = name
         self._url = url
@@ -69,6 +71,7 @@ class BrokerRegistration:
         self._topics = dict(topics or {})
         self._is_master = name.slave_id is None
         self._cancelled = threading.Event()
+        self._on_node_event = lambda event: node_changed()  # one object: kazoo keeps one watch of each
 
     @property
     def presence_path(self) -> str:
@@ -102,9 +105,19 @@ class BrokerRegistration:
         holder = claim_waiting(self._session, path, self._url.encode(), progress=tell, cancelled=self._cancelled)
         if holder is not None:
             raise BrokerIdTaken(self._name, path, holder)
+        self.watch_node()
         if self._is_master:
             self._session.write(self._path_of_broker, self._url.encode())
             take_over(self._session, self._path_of_checksum, b"%d" % self._config_checksum)
+
+    def watch_node(self) -> bool:
+        """Return whether the node that holds the id is there, and watch it: once, for a change or the connection's
+        end."""
+        self._session.children(self.presence_path, self._on_node_event)
+        if self._session.read(self.presence_path) is not None:
+            return True
+        _log.warning("the broker's node was deleted, though its session lives path=%s", self.presence_path)
+        return False
 
     def cancel(self) -> None:
         """Make a register() that waits for a taken id raise at once. Any thread."""

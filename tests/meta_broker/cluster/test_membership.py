@@ -235,6 +235,14 @@ def test_a_lost_session_is_replaced(broker: BrokerProcess, zookeeper: Chroot, se
     wait_until(lambda: snapshot(session) == tree | topic_nodes("dynamic-two", 2))
 
 
+def test_a_node_that_somebody_deleted_is_back(broker: BrokerProcess, session: ZooKeeperSession) -> None:
+    for _ in range(2):
+        for path in snapshot(session):
+            session.delete(path)
+        wait_until(lambda: snapshot(session) == tree_of(broker))
+    assert "though its session lives" in broker.log
+
+
 def test_a_killed_broker_is_back_at_once(zookeeper: Chroot, session: ZooKeeperSession, tmp_path: Path) -> None:
     with running_broker(tmp_path / "broker", zookeeper.connect, config=LONG) as broker:
         for _ in range(2):
@@ -304,7 +312,7 @@ def test_a_zookeeper_that_was_emptied_is_told_all_again(tmp_path: Path) -> None:
         node, position = known()
         empty(server)
         server.start()
-        wait_until(lambda: "registered again after a lost session" in pair.master.log)
+        wait_until(lambda: "registered again" in pair.master.log)
         node_again, position_again = known()
         assert node_again == node
         assert position is not None

@@ -12,6 +12,7 @@ from meta_broker.cluster.registration_plan import (
     RETRY_S,
     TOPIC_RETRY_S_MAX,
     TOPICS_PER_STEP,
+    CheckNode,
     Register,
     RegistrationPlan,
     Step,
@@ -49,6 +50,7 @@ def plan() -> RegistrationPlan:
 EVERYTHING: dict[type[Step], Tell] = {
     Register: lambda plan: plan.session_changed(connected(2)),
     WriteInSync: lambda plan: plan.in_sync_changed(in_sync()),
+    CheckNode: lambda plan: plan.node_changed(),
     WriteChecksum: lambda plan: plan.checksum_changed(8),
     WriteTopics: lambda plan: plan.topic_changed("t", ONE),
 }
@@ -58,6 +60,9 @@ FIRST = [
     (Register, WriteInSync, True),
     (Register, WriteChecksum, False),
     (Register, WriteTopics, False),
+    (Register, CheckNode, False),
+    (WriteInSync, CheckNode, True),
+    (CheckNode, WriteTopics, True),
     (WriteInSync, WriteChecksum, True),
     (WriteInSync, WriteTopics, True),
     (WriteChecksum, WriteTopics, True),
@@ -176,6 +181,18 @@ def test_a_new_session_needs_everything_again(plan: RegistrationPlan) -> None:
     assert plan.next(0.0) == Register(2)
     plan.done(Register(2), 0.0)
     assert plan.next(0.0) == WriteTopics({"t": ONE, "bad": ONE})
+
+
+def test_a_node_that_somebody_deleted_is_made_again_with_all_topics(plan: RegistrationPlan) -> None:
+    plan.topic_used("t", ONE)
+    plan.done(WriteTopics({"t": ONE}), 0.0)
+    plan.node_changed()
+    plan.node_deleted()
+    plan.done(CheckNode(), 0.0)
+    assert plan.is_registered is False
+    assert plan.next(0.0) == Register(1)
+    plan.done(Register(1), 0.0)
+    assert plan.next(0.0) == WriteTopics({"t": ONE})
 
 
 class Reconciled(RuleBasedStateMachine):
