@@ -28,6 +28,7 @@ BACKOFF_S_MAX: Final = 30.0
 STEADY_S: Final = 60.0  # a broker that lived as long begins with BACKOFF_S again
 PORT_MAX: Final = 65_535
 NEVER: Final = math.inf
+FORWARDED: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # to the brokers
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,12 @@ class Child:
         """True if it has ended for good."""
         return not self.is_running and self.due == NEVER
 
+    def not_started(self, error: OSError, now: float) -> None:
+        """Note that it could not be started: no process, or no memory, is left for a while."""
+        self.due = now + self.backoff_s
+        log.error("broker not started id=%d again_in_s=%g error=%s", self.broker_id, self.backoff_s, error)
+        self.backoff_s = min(2 * self.backoff_s, BACKOFF_S_MAX)
+
     def started(self, now: float) -> None:
         """Note that it runs since *now*."""
         self.is_running, self.began, self.due = True, now, NEVER
@@ -122,11 +129,11 @@ class Supervisor:
 
         Returns once all brokers have ended: 0, or the highest status. Brokers stop, too, if this process is killed.
         """
-        with _pipe() as (lifeline, _), _signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as arrived:
+        with _pipe() as (lifeline, _), _signals(*FORWARDED, signal.SIGCHLD) as arrived:
             while not all(child.is_over for child in self._children):
                 self._start_due(lifeline)
                 self._wait(arrived)
-                for number in _read(arrived):
+                for number in filter(FORWARDED.__contains__, _read(arrived)):
                     self._forward(number)
                 self._reap()
         return max(child.status for child in self._children)
@@ -137,22 +144,21 @@ class Supervisor:
             if child.due <= now:
                 command = self._commands[child.broker_id]
                 # In a process group of its own: ^C goes to the supervisor alone, which forwards it.
-                process = subprocess.Popen(command, stdin=lifeline, process_group=0)  # noqa: S603 - ours
+                try:
+                    process = subprocess.Popen(command, stdin=lifeline, process_group=0)  # noqa: S603 - ours
+                except OSError as error:
+                    child.not_started(error, now)
+                    continue
                 self._processes[child.broker_id] = process
                 child.started(now)
                 log.info("broker started id=%d pid=%d", child.broker_id, process.pid)
 
     def _wait(self, arrived: int) -> None:
-        """Return when a signal arrives, a broker ends, or one is due."""
+        """Return when a signal arrives, as of a broker's end, or one is due."""
         due = min(child.due for child in self._children)
-        with contextlib.ExitStack() as stack:
-            ready = select.poll()
-            ready.register(arrived, select.POLLIN)
-            for process in self._processes.values():
-                descriptor = os.pidfd_open(process.pid)
-                stack.callback(os.close, descriptor)
-                ready.register(descriptor, select.POLLIN)
-            ready.poll(None if due == NEVER else max(0.0, math.ceil((due - time.monotonic()) * 1000)))
+        ready = select.poll()
+        ready.register(arrived, select.POLLIN)
+        ready.poll(None if due == NEVER else max(0.0, math.ceil((due - time.monotonic()) * 1000)))
 
     def _forward(self, number: int) -> None:
         if number != signal.SIGHUP:

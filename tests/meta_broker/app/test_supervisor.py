@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -174,6 +175,19 @@ def test_a_killed_broker_comes_back_and_one_that_was_told_to_stop_does_not(
     assert supervised.log.count("broker ended") == 1
     lines = [line for line in supervised.log.splitlines() if "stop began" in line]
     assert sorted(line.rpartition(" broker=")[2] for line in lines) == ["3", "4", "5"]
+
+
+def test_a_broker_that_cannot_be_started_again_stops_no_other(supervised: Supervised) -> None:
+    """No descriptors are left here for a while, or no memory to fork."""
+    before = supervised.pids()
+    victim = min(before)
+    limits = resource.prlimit(supervised.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(supervised.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    os.kill(before[victim], signal.SIGKILL)
+    wait_until(lambda: "broker not started" in supervised.log, "it was tried")
+    resource.prlimit(supervised.process.pid, resource.RLIMIT_NOFILE, limits)
+    supervised.wait_serving(COUNT + 1)
+    assert supervised.pids() == before | {victim: supervised.pids()[victim]}
 
 
 def test_ctrl_c_reaches_each_broker_once(supervised: Supervised) -> None:
