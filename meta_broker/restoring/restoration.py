@@ -144,7 +144,9 @@ def _skip_offsets(
 ) -> None:
     """Move every partition's end on, by the record with which a start after a repair does that."""
     state, journal = store.state, store.journal
-    ends = ends_of({name: offset_range.end for name, offset_range in state.offset_ranges.items()})
+    # A branch in doubt may have been committed since, in partitions that have no messages in the back-up.
+    in_doubt = {name: 0 for branch in state.branches.values() for name in branch.extents}
+    ends = ends_of(in_doubt | {name: offset_range.end for name, offset_range in state.offset_ranges.items()})
     moved = [PartitionEnd(name, end) for name, end in ends.items()]
     for at in range(0, len(moved), ENDS_PER_RECORD):
         record = DroppedRecords(tuple(moved[at : at + ENDS_PER_RECORD]))

@@ -199,6 +199,20 @@ def test_of_two_restorations_of_one_back_up_the_second_goes_on_beyond_the_first(
         wait_gone(session)
 
 
+def test_a_branch_in_doubt_names_a_topic_of_a_pattern(tmp_path: Path) -> None:
+    """It may have been committed since the back-up, and offsets of that topic given out."""
+    with running_broker(tmp_path / "broker", None) as broker, WireClient(broker.port) as client:
+        client.verb(V.BEGIN, IN_DOUBT)
+        client.put("dynamic-one", 0, b"x", IN_DOUBT)
+        client.verb(V.PREPARE, IN_DOUBT)
+        metaq("backup", broker.data, tmp_path / "backup")
+    metaq("restore", tmp_path / "backup", tmp_path / "fresh", "--accept-loss", "--yes")
+    with running_broker(tmp_path / "fresh", None) as restored, WireClient(restored.port) as client:
+        client.verb(V.COMMIT_TWO_PHASE, IN_DOUBT)
+        ((offset, _),) = messages(restored.port, "dynamic-one")
+        assert offset >= TIB
+
+
 def refused(directory: Path, zookeeper: str | None, config: str = SMALL) -> str:
     """The error of a broker that does not start on *directory*, of which nothing changes."""
     before = {path.name: path.read_bytes() for path in directory.glob("*") if path.is_file()}
