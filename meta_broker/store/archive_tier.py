@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from journal.archive.download import ObjectMissing
-from journal.archive.keeper import ArchiveReader
+from journal.archive.keeper import ArchiveReader, digest
 from journal.archive.manifest import INDEX_SUFFIX, ArchivedIndex, ArchiveManifest
 from journal.archive.view import ArchiveView, kept_from, read_manifest
 from journal.errors import InvalidContent, StorageFailed
+from journal.records.header import Lsn
 from journal.records.record import PartitionName
 from journal.wal.open_journal import OpenJournal
 from journal.wal.segments import JournalIdentity
@@ -31,6 +32,7 @@ from meta_broker.store.partition_index import Covered, JournalSlice, PartitionIn
 
 log = logging.getLogger(__name__)
 
+ARCHIVED: Final = "archived"  # directory
 REFRESH_S: Final = 60.0  # until files removed by hand are noticed, unless somebody asks for one
 RETRY_S: Final = 5.0  # between two attempts to list an archive that is away
 
@@ -51,13 +53,14 @@ class ArchiveTier:
         self._identity = journal.segments.identity
         self._threads = ArchiveThreads(place)
         self.cache = ArchiveCache(data / "archive-cache", bytes_max, free_bytes_min, self._threads)
-        self._directory = data / "archived"  # of indexes that the archive lacks, and the newest one
+        self._directory = data / ARCHIVED  # of indexes that the archive lacks, and the newest one
         self._storage = DirectoryStorage.open_for_writing(self._directory)
         self._local = _local_indexes(self._directory, self._storage.names(), self._identity)
         self._view: ArchiveView | None = None
         self._told: ArchiveManifest | None = None  # by the thread that archives
         self._sorted: list[ArchivedIndex | ArchivedIndexFile] | None = None  # as _indexes returns them
         self._begins: dict[PartitionName, tuple[int, int]] = {}  # by the view's begin, where a partition begins then
+        self._same: int | None = None  # segment that journal and archive share, as was checked last
         self._listing: asyncio.Future[None] | None = None
         self._list_at = 0.0  # when the archive may be listed again
         self.reads = 0
@@ -264,7 +267,26 @@ class ArchiveTier:
         manifest = read_manifest(place) or ArchiveManifest(self._identity)
         if (owner := manifest.identity) != self._identity:
             raise StorageFailed(f"{place.name} is the archive of {owner}: give every broker one of its own")
+        self._check_history(place.name, manifest)
         return ArchiveView(manifest, kept_from(manifest, place.names()))
+
+    def _check_history(self, where: str, manifest: ArchiveManifest) -> None:
+        """Check that the newest segment that archive and journal both have is the same: a copy that began again may
+        have other records at those LSNs. Raises StorageFailed."""
+        files, end = dict(self._journal.segments), self._journal.end
+        shared = next((each for each in reversed(manifest.entries) if each.base in files and each.end <= end), None)
+        if shared is None or shared.base == self._same:
+            return
+        try:
+            sha256 = digest(files[Lsn(shared.base)])
+        except ValueError:
+            return  # dropped meanwhile, since the archive has it
+        if sha256 != shared.sha256:
+            raise StorageFailed(
+                f"{where} has another {shared.name} than the journal, of a history that was given up: name a new place "
+                f"in [retention] archive, and keep the old one, which `metaq audit` and Spark read"
+            )
+        self._same = shared.base
 
     # -- writing ----------------------------------------------------------------------------------------------
 

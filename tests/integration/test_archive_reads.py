@@ -29,6 +29,7 @@ from meta_client.protocol.responses import READ_FROM_MASTER, Data, Result, Value
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.filters import install_filters
 from tests.fixtures.forked import run_metaq
+from tests.fixtures.replicas import Replicas
 from tests.fixtures.s3_server import S3Server
 from tests.fixtures.wire import WireClient
 from tests.integration.conftest import Inbox, wait_until
@@ -561,3 +562,42 @@ def test_a_restored_broker_gets_an_archive_of_its_own(tmp_path: Path, archive: P
         wait_archived(successor)
         assert listed(tmp_path / "second").end > end
     assert listed(archive) == before
+
+
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["full_resync", "emptied"])
+def test_a_copy_that_began_again_reads_nothing_of_a_history_that_was_given_up(
+    tmp_path: Path, archive: Path, zookeeper: Chroot, *, is_emptied: bool
+) -> None:
+    """Its archive has other records at the same LSNs: what is found there by an old index is no message at all."""
+    config = CONFIG.format(
+        segment=SEGMENT, kept=2 * SEGMENT, archive=archive, cache=f"archive_cache_bytes = {SEGMENT * 2}"
+    )
+    plain = config[: config.index("[retention]")]
+    with Replicas(tmp_path / "pair", zookeeper.connect, plain) as pair:
+        (slave,) = pair.slaves
+        assert pair.master.stop() == 0
+        pair.master.config_path.write_text(config + "\n[slave]\nfull_resync = true\n")
+        pair.master.start()
+        assert slave.link is not None
+        slave.link.lead_to(pair.master)
+        load(pair.master.port, 1, 20)
+        wait_until(lambda: pair.is_in_sync(slave), 60)
+        slave.link.refuse()
+        load(pair.master.port, 2, 300)
+        wait_until(lambda: (archive / "manifest.jsonl").exists() and len(listed(archive).entries) > 4, 60)
+        slave.kill()
+        pair.master.kill()
+        former = pair.promote(slave, accept_loss=True)
+        load(pair.master.port, 3, 500)
+        expected = read_again(pair.master)
+        if is_emptied:
+            former.kill_and_lose()
+        former.slave_id = former.number
+        former.start()
+        pair.slaves.append(former)
+        wait_until(lambda: pair.is_in_sync(former), 60)
+        told = ("of a history that was given up", "segments not archived")  # the latter once retention has run
+        wait_until(lambda: any(each in former.log for each in told), 60)
+        time.sleep(1)
+        assert read_again(former) == expected
+        assert told[0] in former.log

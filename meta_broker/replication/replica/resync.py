@@ -22,6 +22,7 @@ from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import BrokerError, ConfigError
 from meta_broker.replication.lost_tail import LostTail
 from meta_broker.replication.replica.effects import Resync
+from meta_broker.store.archive_tier import ARCHIVED
 from zk.brokers.replication import ReplicationNode
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ def _truncate(config: BrokerConfig, storage: DirectoryStorage, identity: Journal
     except TruncationTooDeep as error:
         # Everything below it is the master's too: only what follows is worth saving.
         saved = clear(storage, identity, what.lsn, wall_clock_ms())
-        _drop_derived(config, "index", "keys")
+        _drop_derived(config, "index", "keys", ARCHIVED)
         log.warning("starts over, cut from=%d saved=%s: %s", what.lsn, _name(saved), error)
 
 
@@ -119,7 +120,7 @@ def _start_over(
                 f"them up, empty the directory, or set full_resync = true in [slave]"
             )
         clear(storage, identity, None, wall_clock_ms())
-        _drop_derived(config, "index", "keys")
+        _drop_derived(config, "index", "keys", ARCHIVED)
     if checkpoint:
         begin_initial_sync(storage, what.lsn, checkpoint)
     log.warning("starts over start=%d checkpoint_bytes=%d: %s", what.lsn, len(checkpoint), what.reason)
