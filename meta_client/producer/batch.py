@@ -38,6 +38,7 @@ class ProducerBatch:
         "failures",
         "flags",
         "is_movable",
+        "is_settled",
         "number",
         "on_settled",
         "partition",
@@ -73,7 +74,9 @@ class ProducerBatch:
         self._first_id = self._base = 0
         self._failure: SendFailed | None = None  # of all messages without their own outcome
         self.on_settled: list[Callable[[], object]] = []  # called once it is settled
-        self._settled = threading.Lock()  # held until it is settled: the cheapest event there is
+        self.is_settled = False
+        # Held until it is settled, the cheapest event there is; then taken for a moment by each thread that waits.
+        self._settled = threading.Lock()
         self._settled.acquire()
 
     def __len__(self) -> int:
@@ -109,7 +112,9 @@ class ProducerBatch:
                 self._first_id, self._base = outcome.message_id, outcome.offset or 0
         self._lengths = list(map(len, self.bodies))
         self.bodies, self.flags = [], []  # handles outlive the batch: free the bytes
-        self._settled.release()  # raises if it is settled already
+        assert not self.is_settled
+        self.is_settled = True
+        self._settled.release()
         for call in self.on_settled:
             call()
 
@@ -127,16 +132,13 @@ class ProducerBatch:
             return outcome if isinstance(outcome, SendFailed) else None
         return self._failure
 
-    @property
-    def is_settled(self) -> bool:
-        return not self._settled.locked()
-
     def wait(self, timeout_s: float | None) -> None:
         """Wait until it is settled. Raises ReplyTimeout after *timeout_s* (None: no limit); sending goes on then."""
         wait_s = -1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX)
-        if not self._settled.acquire(timeout=wait_s):
+        if self._settled.acquire(timeout=wait_s):
+            self._settled.release()
+        elif not self.is_settled:
             raise self.not_settled(timeout_s)
-        self._settled.release()
 
     def not_settled(self, timeout_s: float | None) -> ReplyTimeout:
         """Return the error for a wait of *timeout_s* that was too short."""

@@ -3,7 +3,7 @@
 import pytest
 
 from meta_client.errors import Destination, NoBroker, ReplyTimeout, SendRefused
-from meta_client.producer.batch import ProducerBatch
+from meta_client.producer.batch import ProducerBatch, SendHandle
 from meta_client.producer.many_handle import SendManyHandle
 from meta_client.producer.message_run import RunPart
 from meta_client.producer.results import SendResult
@@ -56,3 +56,16 @@ def test_failures_name_their_messages() -> None:
     assert [(failed.indexes, failed.error) for failed in handle.failures()] == [([0, 2], DOWN), ([1, 5], REFUSED)]
     with pytest.raises(NoBroker):
         handle.result(0)
+
+
+def test_what_is_settled_stays_so_while_others_wait_for_it() -> None:
+    """A thread that waits takes the lock, for a moment, when it is released."""
+    failed = batch(1)
+    handle, one = SendManyHandle([RunPart(failed, 0, [0])], 1), SendHandle(failed, 0)
+    failed.complete(REFUSED)
+    with failed._settled:
+        assert (handle.is_done, one.is_done) == (True, True)
+        assert [(failed.indexes, failed.error) for failed in handle.failures()] == [([0], REFUSED)]
+        for each in (handle, one):
+            with pytest.raises(SendRefused):
+                each.result(0)
