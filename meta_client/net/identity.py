@@ -1,13 +1,12 @@
 """Names by which this process identifies itself to brokers and ZooKeeper."""
 
-import itertools
 import os
 import re
+import secrets
 import socket
 import time
 
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9._-]")  # a colon separates the parts of a transaction key (spec 2.1)
-_sessions = itertools.count(1)
 
 
 def host_name() -> str:
@@ -16,8 +15,9 @@ def host_name() -> str:
 
 
 def new_session_id() -> str:
-    """Return a new producer session id, unique among all that brokers may remember."""
-    return f"{host_name()}-{os.getpid()}-{time.time_ns() // 1_000_000}-{next(_sessions)}"
+    """Return a new producer session id, unique among all that brokers may remember: containers that start together may
+    share host name, process id and millisecond. Its end alone is unique."""
+    return f"{host_name()}-{os.getpid()}-{time.time_ns() // 1_000_000}-{secrets.token_hex(8)}"
 
 
 def default_qualifier() -> str:
