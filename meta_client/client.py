@@ -27,6 +27,7 @@ from meta_client.producer.single_sends import SingleSends
 from meta_client.protocol.compression import PACKAGES, Codec, codec_of, is_installed
 from meta_client.protocol.errors import LocalProtocolError
 from zk.forks import invalidate_after_fork
+from zk.groups.membership import ConsumerIdTaken
 from zk.session.security import PLAIN as ZOOKEEPER_PLAIN
 from zk.session.security import ZooKeeperSecurity
 from zk.session.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
@@ -238,13 +239,14 @@ class Client:
         With *broadcast*, a name of this program instance that survives restarts, it receives every message of its
         topics, as does every other instance of *group*, in a separate group `<group>@<broadcast>`. *group* None: no
         group, for `Consumer.assign`; nothing is stored then unless *offsets* is given. Raises InvalidGroup, zk's
-        InvalidName, ConsumerMisuse for offsets of another group, and NotSupported without ZooKeeper (`direct`).
+        InvalidName, ConsumerMisuse for offsets of another group, ConsumerIdTaken for the id of another consumer of this
+        client, and NotSupported without ZooKeeper (`direct`).
         """
         named = group_of(group, broadcast)
         consumer = Consumer(self.session, self.consumer_connections, named, offsets, config, self._forget)
         with self._lock:
             self._check_open()
-            self._consumers = (*self._consumers, consumer)
+            self._consumers = with_consumer(self._consumers, consumer)
         return consumer
 
     def browse(self, topic: str) -> Iterator[ReceivedMessage]:
@@ -308,6 +310,16 @@ class Client:
         self._watched.on_session_event(event)
         for consumer in self._consumers:
             consumer.on_session_event(event)
+
+
+def with_consumer(consumers: tuple[Consumer, ...], made: Consumer) -> tuple[Consumer, ...]:
+    """Return *consumers*, those of a client that are not closed, and *made*. Raises ConsumerIdTaken if one has its id:
+    ZooKeeper tells members apart by their sessions, and both would read the same partitions."""
+    if made.has_group and any(other.consumer_id == made.consumer_id for other in consumers):
+        raise ConsumerIdTaken(
+            f"{made.consumer_id} belongs to a consumer of this client: close it, or use another consumer id"
+        )
+    return (*consumers, made)
 
 
 def compression_of(label: str | None, bytes_min: int) -> Compression | None:

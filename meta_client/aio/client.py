@@ -15,7 +15,7 @@ from meta_client.aio.net.topology import Topology
 from meta_client.aio.net.workers import LoopEvent, Tasks
 from meta_client.aio.producer.producer import Producer
 from meta_client.aio.producer.sender import Sender
-from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, CONFIG, compression_of
+from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, CONFIG, compression_of, with_consumer
 from meta_client.consumer.browsing import browse
 from meta_client.consumer.config import ConsumerConfig, group_of
 from meta_client.consumer.consumer import Consumer as ConsumerRules
@@ -176,12 +176,12 @@ class Client:
         given, which is called in a thread. config.runners is the number of listeners awaited at a time. *broadcast* and
         *group* None as in meta_client.Client.consumer.
 
-        Raises InvalidGroup, ConsumerMisuse, zk's InvalidName, ClientClosed outside of `async with`.
+        Raises InvalidGroup, ConsumerMisuse, ConsumerIdTaken, zk's InvalidName, ClientClosed outside of `async with`.
         """
         self._check_open()
         named = group_of(group, broadcast)
         rules = ConsumerRules(self.session, self.consumer_connections, named, offsets, config, self._forget, Tasks())
-        self._consumers = (*self._consumers, rules)
+        self._consumers = with_consumer(self._consumers, rules)
         return Consumer(rules)
 
     async def browse(self, topic: str) -> AsyncIterator[ReceivedMessage]:

@@ -224,6 +224,17 @@ def test_two_consumers_of_one_id_are_refused(wide_broker: BrokerProcess, open_cl
     del wide_broker
 
 
+def test_two_consumers_of_one_id_are_refused_in_one_client(client: Client) -> None:
+    """They share a session, by which ZooKeeper tells members apart."""
+    config = ConsumerConfig(consumer_id="fixed")
+    first = client.consumer("group", config=config)
+    client.consumer("other", config=config)
+    with pytest.raises(ConsumerIdTaken, match="group_fixed belongs to a consumer of this client"):
+        client.consumer("group", config=config)
+    first.close()
+    client.consumer("group", config=config)
+
+
 @pytest.mark.scenario("B10")
 def test_more_consumers_than_partitions_leave_some_idle(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
     clients = [open_client(), open_client()]

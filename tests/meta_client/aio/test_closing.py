@@ -36,6 +36,7 @@ from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, until
 from tests.fixtures.postgres import Database
 from zk.embedded.chroot import Chroot
+from zk.groups.membership import ConsumerIdTaken
 
 CONSUMERS = 40
 LONG_S = 600.0
@@ -127,7 +128,10 @@ async def test_clients_and_consumers_are_entered_once(zookeeper: Chroot, broker:
     async with client:
         with pytest.raises(ClientClosed, match="make another one"):
             await client.__aenter__()
-        consumer = client.consumer("reader")
+        config = ConsumerConfig(consumer_id="fixed")
+        consumer = client.consumer("reader", config=config)
+        with pytest.raises(ConsumerIdTaken):
+            client.consumer("reader", config=config)
         consumer.subscribe("orders")
         async with consumer:
             pass
