@@ -4,10 +4,10 @@
         connection.execute("INSERT INTO orders ...")
         transaction.send("orders", b"...")
 
-Read: names, steps, table (requirements on a database), errors -> dialects, statements -> postgres_table, postgres,
-sqlite -> dbapi (plain PEP 249), postgres_plain, mysql -> drivers, sqlalchemy, databases -> branches (before prepare),
-brokers (after it) -> commit_sequence -> generation (restored databases) -> resolver -> resolver_thread -> transaction
--> manager.
+Read: names, steps, table (requirements on a database), errors -> dialects, statements -> postgres_table,
+postgres_block, postgres, sqlite -> dbapi (plain PEP 249), postgres_plain, mysql -> drivers, sqlalchemy, databases ->
+branches (before prepare), brokers (after it) -> commit_sequence -> generation (restored databases) -> resolver ->
+resolver_thread -> transaction -> manager.
 docs/transactions-reasoning.md says why it is safe.
 """
 

@@ -22,6 +22,7 @@ from meta_client.coordinator.postgres import plain_cursor
 from meta_client.errors import TransactionMisuse
 from meta_client.transactions.dialects import POSTGRES
 from meta_client.transactions.errors import CommitUnknown
+from meta_client.transactions.postgres_block import ThreadBlock
 from meta_client.transactions.postgres_table import (
     ENDED,
     FAILED,
@@ -99,7 +100,7 @@ class PostgresSession:
         self._given = connection if given is None else given
         self._connect = connect
         self._is_managed = is_managed
-        self._block: psycopg.Transaction | None = None  # set if we began the database transaction
+        self._block: ThreadBlock | None = None  # set if we began the database transaction
 
     def driver_connection(self) -> object:
         return self._given
@@ -122,7 +123,8 @@ class PostgresSession:
             if status is TransactionStatus.IDLE and not self._is_managed:
                 self._block = self._new_block()
                 self._block.__enter__()
-            connection.execute(MARK)  # begins a framework's transaction, like any first statement
+            if self._block is None or not self._block.is_marked:
+                connection.execute(MARK)  # begins a framework's transaction, like any first statement
             if connection.info.transaction_status is TransactionStatus.IDLE:
                 raise CannotEnlist("the database connection is in autocommit mode: each statement commits alone")
             return self._know().identity
@@ -140,8 +142,8 @@ class PostgresSession:
                 self.rollback()
             raise
 
-    def _new_block(self) -> psycopg.Transaction:
-        return psycopg.Transaction(self._connection)
+    def _new_block(self) -> ThreadBlock:
+        return ThreadBlock(self._connection)
 
     def _leave_as_it_was(self) -> None:
         if not self._is_managed:  # the framework must see the failure itself

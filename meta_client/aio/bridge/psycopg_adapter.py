@@ -54,28 +54,6 @@ class PsycopgCursor:
         wait(self._cursor.close())
 
 
-class PsycopgTransaction:
-    """psycopg's asynchronous transaction with a synchronous interface."""
-
-    Status = psycopg.AsyncTransaction.Status
-
-    def __init__(self, connection: "PsycopgConnection") -> None:
-        self._transaction = psycopg.AsyncTransaction(connection.connection)
-
-    @property
-    def status(self) -> psycopg.AsyncTransaction.Status:
-        return self._transaction.status
-
-    def __enter__(self) -> Self:
-        wait(self._transaction.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        wait(self._transaction.__aexit__(kind, error, trace))
-
-
 class PsycopgConnection:
     """An asynchronous connection with a synchronous interface."""
 

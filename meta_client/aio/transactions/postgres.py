@@ -3,14 +3,17 @@ when a connection is enlisted."""
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, Self, cast
 
 import psycopg
 from psycopg import AsyncConnection
 
-from meta_client.aio.bridge.psycopg_adapter import PsycopgConnection, PsycopgTransaction, adapted
+from meta_client.aio.bridge.bridge import wait
+from meta_client.aio.bridge.psycopg_adapter import PsycopgConnection, adapted
 from meta_client.aio.transactions.private_loop import connected, for_threads_too
 from meta_client.transactions.postgres import HOW, PostgresSession, open_over
+from meta_client.transactions.postgres_block import TaskBlock, ThreadBlock
 from meta_client.transactions.table import Opener
 
 Connect = Callable[[], AsyncConnection[Any]]  # inside `run`
@@ -34,8 +37,32 @@ class AsyncPostgresSession(PostgresSession):
             connect = functools.partial(connected, again)
         return for_threads_too(functools.partial(open_over, functools.partial(_another, connect), schema))
 
-    def _new_block(self) -> psycopg.Transaction:
-        return cast(psycopg.Transaction, PsycopgTransaction(cast(PsycopgConnection, self._connection)))
+    def _new_block(self) -> ThreadBlock:
+        return cast(ThreadBlock, _Waited(TaskBlock(cast(PsycopgConnection, self._connection).connection)))
+
+
+class _Waited:
+    """The block of a task with a synchronous interface."""
+
+    def __init__(self, block: TaskBlock) -> None:
+        self._block = block
+
+    @property
+    def is_marked(self) -> bool:
+        return self._block.is_marked
+
+    @property
+    def status(self) -> psycopg.AsyncTransaction.Status:
+        return self._block.status
+
+    def __enter__(self) -> Self:
+        wait(self._block.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        wait(self._block.__aexit__(kind, error, trace))
 
 
 def _another(connect: Connect) -> psycopg.Connection[Any]:
