@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 HERE = Path(__file__).parents[1]
-TIMES = "client_us", "broker_us", "client_faults"  # of a message, in the detail of most cases
+TIMES = "client_us", "broker_us", "others_us", "client_faults"  # of a message, in the detail of most cases
 
 
 @dataclass(frozen=True, slots=True)

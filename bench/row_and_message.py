@@ -12,12 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
 
 import psycopg
 
 from bench.environment import environment
 from bench.result import Result
+from bench.usage import measured
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client import Batch, Client
 from meta_client.transactions.databases import init
@@ -47,14 +50,34 @@ def compare(case: str, threads: int) -> Result:
             watch = _Watch(client)
             with watch.consumer:
                 watch.wait_ready()
-                ours, our_ms = _measure(database.dsn, threads, _decided(client), watch)
+                measure = partial(_measure, database.dsn, threads, watch, on.broker_pid)
+                ours = measure(_decided(client))
                 command = [sys.executable, "-m", "bench.row_and_message", database.dsn, on.zookeeper]
                 with subprocess.Popen(command) as relay:
-                    theirs, their_ms = _measure(database.dsn, threads, _outboxed, watch)
+                    theirs = measure(_outboxed)
                     relay.kill()
-                baseline, _ = _measure(database.dsn, threads, _apart(client), watch)
-    detail = {"p50_ms": our_ms, "outbox_p50_ms": their_ms, "latency_ratio": our_ms / their_ms, "apart_tx_s": baseline}
-    return Result(case, ours, "tx/s", theirs, {name: round(value, 2) for name, value in detail.items()})
+                apart = measure(_apart(client))
+    detail = {
+        "p50_ms": ours.ms,
+        "outbox_p50_ms": theirs.ms,
+        "latency_ratio": ours.ms / theirs.ms,
+        "apart_tx_s": apart.tx_s,
+    }
+    detail |= {"outbox_us": theirs.us, "apart_us": apart.us}
+    rounded = {name: round(value, 2) for name, value in detail.items()}
+    return Result(case, ours.tx_s, "tx/s", theirs.tx_s, rounded | ours.usage)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    tx_s: float
+    ms: float  # from commit to consumer, the median
+    usage: dict[str, Any]  # as Load.detail, of a transaction
+
+    @property
+    def us(self) -> float:
+        """Processor time of a transaction, of all processes."""
+        return float(sum(self.usage[f"{process}_us"] for process in ("client", "broker", "others")))
 
 
 def _decided(client: Client) -> Work:
@@ -102,8 +125,8 @@ class _Watch:
             self.came[_NUMBER.unpack_from(message.payload)[0]] = now
 
 
-def _measure(dsn: str, threads: int, work: Work, watch: _Watch) -> tuple[float, float]:
-    """Return transactions a second after the warm-up, and the median milliseconds from commit to consumer."""
+def _measure(dsn: str, threads: int, watch: _Watch, broker_pid: int, work: Work) -> _Measured:
+    """Measure *work* after the warm-up."""
     committed: dict[int, int] = {}
     base = time.monotonic_ns()  # numbers of this measurement
     stopping = threading.Event()
@@ -120,9 +143,10 @@ def _measure(dsn: str, threads: int, work: Work, watch: _Watch) -> tuple[float, 
     for worker in workers:
         worker.start()
     time.sleep(WARM_UP_S)
-    first = time.monotonic_ns()
-    time.sleep(SECONDS)
-    last = time.monotonic_ns()
+    with measured(broker_pid) as load:
+        first = time.monotonic_ns()
+        time.sleep(SECONDS)
+        last = time.monotonic_ns()
     stopping.set()
     for worker in workers:
         worker.join()
@@ -133,7 +157,7 @@ def _measure(dsn: str, threads: int, work: Work, watch: _Watch) -> tuple[float, 
         time.sleep(0.05)
     counted = [number for number, at in committed.items() if first <= at <= last]
     delays = [max(0, watch.came[number] - committed[number]) / 1e6 for number in counted]
-    return len(counted) / ((last - first) / 1e9), statistics.median(delays)
+    return _Measured(len(counted) / ((last - first) / 1e9), statistics.median(delays), load.detail(len(counted)))
 
 
 def relay(dsn: str, zookeeper: str) -> None:

@@ -1,5 +1,7 @@
 """Processor time of a load, by thread of the client and of the broker, page faults, and how idle the machine was.
 
+All other processes of the benchmark, as databases and relays, count together: those that live from beginning to end.
+
 Other programs on the machine change rates, and processor time hardly: it compares two versions where a clock can't.
 """
 
@@ -41,7 +43,7 @@ class Load:
         us = {name: time / messages / 1e3 for name, time in self.threads.items()}
         by_process = {
             process: round(sum(each for name, each in us.items() if name.startswith(process)), 3)
-            for process in ("client", "broker")
+            for process in ("client", "broker", "others")
         }
         return {f"{process}_us": each for process, each in by_process.items()} | {
             "us_by_thread": {name: round(each, 3) for name, each in us.items() if each >= 0.001},
@@ -54,6 +56,9 @@ class Load:
         times = _times(os.getpid(), lambda task: f"client {names.get(task, 'others')}")
         if (pid := self._broker_pid) is not None:
             times |= _times(pid, lambda task: "broker loop" if task == str(pid) else "broker others")
+        times["others"] = sum(
+            _times(each, lambda _: "others")["others"] for each in _descendants(os.getpid()) if each != pid
+        )
         return times, resource.getrusage(resource.RUSAGE_SELF).ru_minflt, _machine()
 
 
@@ -99,10 +104,19 @@ def _kind(name: str) -> str:
 def _times(pid: int, name_of: Callable[[str], str]) -> Times:
     """Sum the times of the live threads by name."""
     found: defaultdict[str, int] = defaultdict(int)
-    for task in Path(f"/proc/{pid}/task").iterdir():
+    for task in Path(f"/proc/{pid}/task").glob("*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             found[name_of(task.name)] += int((task / "schedstat").read_text().split()[0])
-    return dict(found)
+    return found
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """Yield the processes below *pid*."""
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            for child in map(int, (task / "children").read_text().split()):
+                yield child
+                yield from _descendants(child)
 
 
 def _machine() -> tuple[int, int]:
