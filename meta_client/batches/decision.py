@@ -73,16 +73,33 @@ class Decisions:
         """Return the newest decision; one about batch NOTHING if there is none, and OVER if there can't be any."""
         return self._read().decision
 
-    def decide(self, name: BatchName, branches: tuple[BranchName, ...], plan: str = "") -> BatchDecision:
-        """Decide that *branches* are the batch, unless something is decided about it or a later one: return what
-        stands. Durable on return. If it raises, it may have happened: decide again, or `forbid`.
+    def version(self) -> int | None:
+        """Return the version of the node; None without one. Every `forbid` changes it."""
+        return self._read().version
 
-        Raises SinkFailed for more branches than a node holds, with nothing decided.
+    def decide(
+        self,
+        name: BatchName,
+        branches: tuple[BranchName, ...],
+        plan: str = "",
+        seen: frozenset[int | None] = frozenset(),
+    ) -> BatchDecision:
+        """Decide that *branches* are the batch, unless something is decided about it or a later one: return what
+        stands. Durable on return. If it raises, it may have happened: decide again, or `forbid`. *seen*: the `version`
+        before each of *branches* was prepared; none: nobody else runs the batch.
+
+        Raises SinkFailed, with nothing decided, for more branches than a node holds, and if another run of the batch
+        was given up since: it has rolled back what it found prepared.
         """
         wanted = BatchDecision(name.batch, branches, plan=plan)
         if len(data := _encode(wanted)) > NODE_BYTES_MAX:
             raise SinkFailed(f"{len(branches)} branches are more than a decision can name: repartition to fewer tasks")
         while (before := self._read()).decision.batch < name.batch:
+            if seen - {before.version}:
+                raise SinkFailed(
+                    f"{name.gtrid} ran twice at once, and the other run was given up, with rows of this one: let one "
+                    f"run end, then repeat it"
+                )
             if self._session.exchange(self._path, data, before.version) is not None:
                 return wanted
         return before.decision

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from journal.records.xid import XaKey
 from meta_client.batches.decision import BatchDecision, Decisions, SinkFailed
 from meta_client.batches.finishing import commit_branch
 from meta_client.batches.names import QUALIFIER, BatchName, BranchName
@@ -46,16 +47,22 @@ class BatchEnd:
         self._verbs = verbs_of(client)
         self._patience_s = patience_s
 
-    def commit(self, name: BatchName, branches: tuple[BranchName, ...], plan: str = "") -> None:
+    def commit(
+        self,
+        name: BatchName,
+        branches: tuple[BranchName, ...],
+        plan: str = "",
+        seen: frozenset[int | None] = frozenset(),
+    ) -> None:
         """Decide for *branches*, unless the batch was decided before; then commit what is decided and roll back all
         else of it. On return the decided branches are committed at every broker. *plan*: digest of the batch's rows'
-        places in the sources; blank for a write that its name identifies.
+        places in the sources; blank for a write that its name identifies. *seen*: as `Decisions.decide` has it.
 
         Raises ZooKeeperUnavailable, with the decision unknown, or SinkFailed; then run the batch again. SinkFailed,
         too, if a later batch, or one of this number with another plan, is decided: Spark repeats the newest batch
         alone, and as it was planned, so this one is of another run's numbers.
         """
-        decision = self.decisions.decide(name, branches, plan)
+        decision = self.decisions.decide(name, branches, plan, seen)
         if decision.batch > name.batch:
             self.discard(name, keep=())
             raise SinkFailed(f"{name.gtrid} is older than batch {decision.batch}, which is decided: {_RESTORED}")
@@ -68,32 +75,43 @@ class BatchEnd:
         """Roll back every branch of the batch, unless it is decided: then its next run commits it. If nobody can repeat
         it, it is over: attempts that still run see that, and resolvers, which roll back what could not be reached.
         Raises ZooKeeperUnavailable, with everything left in doubt for the next run."""
+        # Listed before: a branch that another run prepares from here on may be in that run's decision.
+        found = self._prepared(name)
         if not self.decisions.forbid(name):
             left_to = "the next run" if name.is_repeatable else "resolvers: do not repeat it"
             _log.warning("a decided batch is left to %s gtrid=%s", left_to, name.gtrid)
             return
         if not name.is_repeatable:
             self.decisions.delete()
-        self.discard(name, keep=())
+            found = self._prepared(name)  # what is prepared later sees that it is over
+        self._roll_back(found)
 
     def discard(self, name: BatchName, keep: Iterable[BranchName]) -> None:
         """Roll back the prepared branches of the batch and of earlier ones, but not *keep*. What can't be reached is
         left to the next batch: without a decision it is never committed."""
         kept = {(branch.broker_id, branch.key(name)) for branch in keep}
+        self._roll_back([one for one in self._prepared(name) if one not in kept])
+
+    def _prepared(self, name: BatchName) -> list[tuple[int, XaKey]]:
+        """Return the prepared branches of the batch and of earlier ones, of the brokers that answer."""
         try:
             listing = self._verbs.list_prepared(QUALIFIER)
         except (ZooKeeperError, MetaError) as error:
             _log.warning("branches are left to the next batch gtrid=%s reason=%s", name.gtrid, error)
-            return
-        for broker_id, keys in listing.keys.items():
-            for key in keys:
-                of = BatchName.of(key.xid)
-                if of is None or of.query != self._query or of.batch > name.batch or (broker_id, key) in kept:
-                    continue
-                try:
-                    self._verbs.ask(TransactionVerb.ROLLBACK, key, broker_id)
-                except XaError as error:
-                    _log.info("rollback left to the next batch xid=%s reason=%s", key, error)
+            return []
+        return [
+            (broker_id, key)
+            for broker_id, keys in listing.keys.items()
+            for key in keys
+            if (of := BatchName.of(key.xid)) is not None and of.query == self._query and of.batch <= name.batch
+        ]
+
+    def _roll_back(self, branches: Iterable[tuple[int, XaKey]]) -> None:
+        for broker_id, key in branches:
+            try:
+                self._verbs.ask(TransactionVerb.ROLLBACK, key, broker_id)
+            except XaError as error:
+                _log.info("rollback left to the next batch xid=%s reason=%s", key, error)
 
     def _finish(self, name: BatchName, decision: BatchDecision) -> None:
         if decision.is_done:

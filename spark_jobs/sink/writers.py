@@ -27,11 +27,13 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # properties 
 
 @dataclass(frozen=True)
 class Prepared(WriterCommitMessage):
-    """Branches that an attempt has prepared of transaction *name*. *stream*: the micro-batch whose rows they are."""
+    """Branches that an attempt has prepared of transaction *name*. *stream*: the micro-batch whose rows they are.
+    *seen*: version of the decision's node before."""
 
     name: BatchName
     branches: tuple[BranchName, ...]
     stream: BatchName | None
+    seen: int | None
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -58,7 +60,7 @@ class BatchWriter(DataSourceArrowWriter):
         assert first is not None, "Spark runs a task also for no rows"
         with connected(self._options.cluster) as client:
             end = BatchEnd(client, first.name.query)
-            end.commit(first.name, branches_in(messages), plan_of(self._options, first))
+            end.commit(first.name, branches_in(messages), plan_of(self._options, first), seen_in(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Roll back what the tasks have prepared. Raises as BatchEnd.abort."""
@@ -87,7 +89,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             assert first.name.batch == batchId
             with connected(self._options.cluster) as client:
                 end = BatchEnd(client, first.name.query)
-                end.commit(first.name, branches_in(messages), plan_of(self._options, first))
+                end.commit(first.name, branches_in(messages), plan_of(self._options, first), seen_in(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - the API's
         """Roll back what the tasks have prepared. Raises as BatchEnd.abort."""
@@ -107,6 +109,11 @@ def stream_batch() -> BatchName | None:
 def branches_in(messages: Sequence[WriterCommitMessage | None]) -> tuple[BranchName, ...]:
     """Return the branches of the attempts that Spark counts."""
     return tuple(branch for message in messages if isinstance(message, Prepared) for branch in message.branches)
+
+
+def seen_in(messages: Sequence[WriterCommitMessage | None]) -> frozenset[int | None]:
+    """Return the versions of the decision's node that the attempts have seen."""
+    return frozenset(message.seen for message in messages if isinstance(message, Prepared))
 
 
 def prepared_in(messages: Sequence[WriterCommitMessage | None]) -> Prepared | None:
@@ -135,15 +142,17 @@ def write_task(options: WriteOptions, name: BatchName, rows: Iterator[pa.RecordB
             for batch in rows:
                 for topic, partition, key, payload in _messages(batch, options.topic):
                     producer.send_async(topic, payload, key, partition)
+            decisions = Decisions(client.session, name.query)
+            seen = decisions.version()
             prepared = branches.prepare()
-            if not name.is_repeatable and Decisions(client.session, name.query).read() == OVER:
+            if not name.is_repeatable and decisions.read() == OVER:
                 raise SinkFailed(f"{name.gtrid} is over: another of its tasks failed, or it was cancelled")
         except BaseException:
             branches.rollback()
             raise
         finally:
             producer.leave()
-    return Prepared(name, tuple(branch_at(attempt, broker_id) for broker_id in prepared), stream_batch())
+    return Prepared(name, tuple(branch_at(attempt, broker_id) for broker_id in prepared), stream_batch(), seen)
 
 
 def _xid(name: BatchName, attempt: str, gtrid: str, broker_id: int) -> Xid:
