@@ -43,7 +43,8 @@ class MetaqDataSource(DataSource):
         return message_schema(with_headers=self.options.get("includeHeaders", "false").lower() == "true")
 
     def reader(self, schema: StructType) -> "MetaqReader":
-        return MetaqReader(read_options(self.options, is_stream=False), wanted_columns(schema))
+        options = read_options(self.options, is_stream=False)
+        return (FilteringReader if options.pushes_filters else MetaqReader)(options, wanted_columns(schema))
 
     def streamReader(self, schema: StructType) -> MessageStream | JournalStream:  # noqa: N802 - the API's name
         options, columns = read_options(self.options, is_stream=True), wanted_columns(schema)
@@ -64,9 +65,6 @@ class MetaqReader(DataSourceReader):
         self._columns = columns
         if options.cluster is None:  # here, since Spark pickles the reader before it asks for partitions
             options.selection.limit(options.start, options.end, options.start_ms, options.end_ms)
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the API's name
-        return [pushed for pushed in filters if not self._options.selection.take(pushed)]
 
     def partitions(self) -> list[InputPartition]:
         """Return a task a segment, or a range of a partition. Raises JournalError, MetaError, ZooKeeperError."""
@@ -89,3 +87,11 @@ class MetaqReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task. Raises JournalError, MetaError."""
         return read_messages(partition, self._options, self._columns)
+
+
+class FilteringReader(MetaqReader):
+    """Applies the filters of a query. Spark 4.3 gives every other query of the same `load()` this reader, too, so it is
+    for one that is asked once."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the API's name
+        return [pushed for pushed in filters if not self._options.selection.take(pushed)]

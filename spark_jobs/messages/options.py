@@ -26,7 +26,7 @@ _NUMBERS: Final = {-2: 0, -1: LSN_MAX}  # of single partitions, as Spark's Kafka
 _READ: Final = (
     *("from", "path", "paths", "zookeeper", "root", "brokers", "subscribe", "subscribePattern", "startingOffsets"),
     *("endingOffsets", "startingTimestamp", "endingTimestamp", "minPartitions", "maxOffsetsPerTrigger"),
-    *("failOnDataLoss", "includeHeaders"),
+    *("failOnDataLoss", "includeHeaders", "pushFilters"),
 )
 SECURITY: Final = ("tls", "tlsCa", "tlsCertificate", "tlsKey", "user", "passwordFile")  # files on every worker
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger",)
@@ -79,6 +79,7 @@ class ReadOptions:
     offsets_max: int | None  # of a trigger, in bytes
     fails_on_data_loss: bool
     with_headers: bool
+    pushes_filters: bool
 
 
 class Given:
@@ -154,6 +155,7 @@ def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     given = Given(options, (*_READ, *SECURITY), "reading")
     if is_stream:
         given.refuse(_BATCH_ONLY, "is for batch queries: a stream has no end")
+        given.refuse(("pushFilters",), "is for batch queries: Spark pushes no filter down to a stream")
     else:
         given.refuse(_STREAM_ONLY, "is for streams: a batch query is one batch")
     transport = _transport(given)
@@ -187,6 +189,7 @@ def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         given.number("maxOffsetsPerTrigger", 1),
         given.flag("failOnDataLoss", default=True),
         given.flag("includeHeaders", default=False),
+        given.flag("pushFilters", default=False),
     )
 
 

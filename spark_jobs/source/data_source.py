@@ -1,7 +1,8 @@
 """`spark.read.format("metaq-journal").option("path", DIR).load()`: a journal as a DataFrame of records.
 
 Options: path, a directory of segment files at the same place on every worker, or the URL of an archive, which every
-worker reads by itself; frames (true or false, the default), to count message frames and verify their checksums.
+worker reads by itself; frames (true or false, the default), to count message frames and verify their checksums;
+pushFilters (the same), to apply filters where bytes are read, for a DataFrame that is queried once.
 Checksums of header, meta and body are always verified, and an archive's files against its manifest. The result is a
 prefix of the journal; a live broker's may grow from one read to the next, but never changes.
 """
@@ -60,10 +61,14 @@ class JournalDataSource(DataSource):
             raise ValueError(f"{FORMAT} has a schema of its own: read without .schema(), then select")
         if (path := self.options.get("path")) is None:
             raise ValueError(f'{FORMAT} needs option "path": the data directory of a broker, or an archive or its URL')
-        frames = self.options.get("frames", "false").lower()
-        if frames not in ("true", "false"):
-            raise ValueError(f'{FORMAT} option "frames" is {frames!r}: use true or false')
-        return JournalReader(place_of(path), with_frames=frames == "true")
+        kind = FilteringReader if self._flag("pushFilters") else JournalReader
+        return kind(place_of(path), with_frames=self._flag("frames"))
+
+    def _flag(self, name: str) -> bool:
+        text = self.options.get(name, "false").lower()
+        if text not in ("true", "false"):
+            raise ValueError(f'{FORMAT} option "{name}" is {text!r}: use true or false')
+        return text == "true"
 
 
 class JournalReader(DataSourceReader):
@@ -73,9 +78,6 @@ class JournalReader(DataSourceReader):
         self._place = place
         self._with_frames = with_frames
         self._filter = RowFilter()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the API's name
-        return [pushed for pushed in filters if not self._filter.take(pushed)]
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition a segment, or for small ones that follow one another. Raises StorageFailed,
@@ -121,6 +123,14 @@ class JournalReader(DataSourceReader):
                     yield record_row(segment.base, found, with_frames=self._with_frames)
         finally:
             file.close()
+
+
+class FilteringReader(JournalReader):
+    """Applies the filters of a query. Spark 4.3 gives every other query of the same `load()` this reader, too, so it is
+    for one that is asked once."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the API's name
+        return [pushed for pushed in filters if not self._filter.take(pushed)]
 
 
 def packed(segments: Iterable[SegmentSlice]) -> Iterator[tuple[SegmentSlice, ...]]:

@@ -57,7 +57,10 @@ def test_brokers_and_journals_say_the_same(spark: SparkSession, cluster: SmallCl
     assert {row.xid for row in with_xid} == {row.xid for row in with_xid if bytes(row.payload).startswith(b"committed")}
     assert len(with_xid) == 3
     for options, count in (({"path": folder}, 3), ({"zookeeper": cluster.zookeeper}, 0)):  # brokers tell no transaction
-        assert read(spark, subscribe=filled, **options).where(f"xid = '{with_xid[0].xid}'").count() == count
+        assert (
+            read(spark, subscribe=filled, pushFilters=True, **options).where(f"xid = '{with_xid[0].xid}'").count()
+            == count
+        )
     age = abs(datetime.now(UTC).timestamp() - from_brokers[0].timestamp.timestamp())
     assert age < 600
     with_headers = read(spark, path=folder, subscribe=filled, includeHeaders="true")
@@ -81,19 +84,31 @@ def test_offsets_filters_and_columns(spark: SparkSession, cluster: SmallCluster,
         assert in_order(read(spark, subscribe=filled, startingOffsets=inside, **options)) == [
             each for each in begun if each != middle
         ]
-        filtered = read(spark, subscribe=filled, **options).where(
+        filtered = read(spark, subscribe=filled, pushFilters=True, **options).where(
             f"partition = '{middle.partition}' AND offset >= {middle.offset} AND topic LIKE 'spark-%'"
         )
         assert in_order(filtered) == [
             each for each in everything if each.partition == middle.partition and each.offset >= middle.offset
         ]
-        late = read(spark, subscribe=filled, **options).where("timestamp > '2100-01-01'")
+        late = read(spark, subscribe=filled, pushFilters=True, **options).where("timestamp > '2100-01-01'")
         assert late.count() == 0
         few = read(spark, "offset BIGINT, key STRING", subscribe=filled, **options)
         assert Counter(map(tuple, few.collect())) == Counter((row.offset, row.key) for row in everything)
         nothing = read(spark, subscribe=filled, startingTimestamp=4_000_000_000_000, **options)
         assert nothing.count() == 0
         assert read(spark, subscribe=filled, startingTimestamp=1, **options).count() == len(everything)
+
+
+def test_queries_of_one_dataframe_have_their_own_rows(spark: SparkSession, cluster: SmallCluster, filled: str) -> None:
+    """Spark keeps what one of them has pushed down for all others."""
+    for options in ({"zookeeper": cluster.zookeeper}, {"path": str(cluster.brokers[0].data.parent)}):
+        frame = read(spark, subscribe=filled, **options)
+        everything = in_order(frame)
+        one, other = (frame.where(f"partition = '{name}'") for name in ("0-0", "1-1"))
+        both = in_order(one.union(other))
+        assert both == [row for row in everything if row.partition in ("0-0", "1-1")]
+        assert in_order(one) == [row for row in everything if row.partition == "0-0"]
+        assert in_order(frame) == everything
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, N
 from journal.records.header import RecordType
 from journal.records.record import NO_BRANCH, Decision
 from spark_jobs.audit.transforms import record_findings
-from spark_jobs.source.data_source import PARTITION_BYTES, JournalPartition, JournalReader, packed
+from spark_jobs.source.data_source import PARTITION_BYTES, FilteringReader, JournalPartition, packed
 from spark_jobs.source.directory import SegmentSlice
 from tests.spark_jobs.journals import ORDERS, T0, Pen, flip, key, records_of, segment_bases
 
 
-def read(spark: SparkSession, path: Path) -> DataFrame:
-    return spark.read.format("metaq-journal").option("path", str(path)).load()
+def read(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
+    return spark.read.format("metaq-journal").options(path=str(path), **options).load()
 
 
 def test_every_record_is_a_row_in_its_place(spark: SparkSession, honest: Path) -> None:
@@ -66,15 +66,26 @@ def test_filters_give_what_filtering_afterwards_gives(spark: SparkSession, tmp_p
         ),
     ]
     for condition, expected in queries:
-        rows = read(spark, tmp_path).where(condition).collect()
         wanted = [row.lsn for row in everything if expected(row)]
         assert wanted, condition
-        assert [row.lsn for row in rows] == wanted
-    assert read(spark, tmp_path).where(F.col("lsn") > 2**40).count() == 0, "in no segment"
+        for pushes in (True, False):
+            rows = read(spark, tmp_path, pushFilters=pushes).where(condition).collect()
+            assert [row.lsn for row in rows] == wanted
+    assert read(spark, tmp_path, pushFilters=True).where(F.col("lsn") > 2**40).count() == 0, "in no segment"
 
 
-def reader(path: Path, *pushed: Filter) -> tuple[JournalReader, list[Filter]]:
-    made = JournalReader(path, with_frames=False)
+def test_queries_of_one_dataframe_have_their_own_rows(spark: SparkSession, honest: Path) -> None:
+    """Spark keeps what one of them has pushed down for all others."""
+    frame = read(spark, honest)
+    count = frame.count()
+    assert 0 < frame.where("kind = 'PUT'").count() < count
+    assert frame.count() == count
+    both = frame.where("kind = 'PUT'").union(frame.where("kind = 'COMMIT'"))
+    assert {row.kind for row in both.select("kind").distinct().collect()} == {"PUT", "COMMIT"}
+
+
+def reader(path: Path, *pushed: Filter) -> tuple[FilteringReader, list[Filter]]:
+    made = FilteringReader(path, with_frames=False)
     return made, list(made.pushFilters(list(pushed)))
 
 
