@@ -44,7 +44,7 @@ class MetaqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> "MetaqReader":
         options = read_options(self.options, is_stream=False)
-        return (FilteringReader if options.pushes_filters else MetaqReader)(options, wanted_columns(schema))
+        return (FilteringMetaqReader if options.pushes_filters else MetaqReader)(options, wanted_columns(schema))
 
     def streamReader(self, schema: StructType) -> MessageStream | JournalStream:  # noqa: N802 - the API's name
         options, columns = read_options(self.options, is_stream=True), wanted_columns(schema)
@@ -89,7 +89,7 @@ class MetaqReader(DataSourceReader):
         return read_messages(partition, self._options, self._columns)
 
 
-class FilteringReader(MetaqReader):
+class FilteringMetaqReader(MetaqReader):
     """Applies the filters of a query. Spark 4.3 gives every other query of the same `load()` this reader, too, so it is
     for one that is asked once."""
 

@@ -61,7 +61,7 @@ class JournalDataSource(DataSource):
             raise ValueError(f"{FORMAT} has a schema of its own: read without .schema(), then select")
         if (path := self.options.get("path")) is None:
             raise ValueError(f'{FORMAT} needs option "path": the data directory of a broker, or an archive or its URL')
-        kind = FilteringReader if self._flag("pushFilters") else JournalReader
+        kind = FilteringJournalReader if self._flag("pushFilters") else JournalReader
         return kind(place_of(path), with_frames=self._flag("frames"))
 
     def _flag(self, name: str) -> bool:
@@ -125,7 +125,7 @@ class JournalReader(DataSourceReader):
             file.close()
 
 
-class FilteringReader(JournalReader):
+class FilteringJournalReader(JournalReader):
     """Applies the filters of a query. Spark 4.3 gives every other query of the same `load()` this reader, too, so it is
     for one that is asked once."""
 

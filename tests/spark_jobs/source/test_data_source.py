@@ -13,7 +13,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, N
 from journal.records.header import RecordType
 from journal.records.record import NO_BRANCH, Decision
 from spark_jobs.audit.transforms import record_findings
-from spark_jobs.source.data_source import PARTITION_BYTES, FilteringReader, JournalPartition, packed
+from spark_jobs.source.data_source import PARTITION_BYTES, FilteringJournalReader, JournalPartition, packed
 from spark_jobs.source.directory import SegmentSlice
 from tests.spark_jobs.journals import ORDERS, T0, Pen, flip, key, records_of, segment_bases
 
@@ -84,8 +84,8 @@ def test_queries_of_one_dataframe_have_their_own_rows(spark: SparkSession, hones
     assert {row.kind for row in both.select("kind").distinct().collect()} == {"PUT", "COMMIT"}
 
 
-def reader(path: Path, *pushed: Filter) -> tuple[FilteringReader, list[Filter]]:
-    made = FilteringReader(path, with_frames=False)
+def reader(path: Path, *pushed: Filter) -> tuple[FilteringJournalReader, list[Filter]]:
+    made = FilteringJournalReader(path, with_frames=False)
     return made, list(made.pushFilters(list(pushed)))
 
 
