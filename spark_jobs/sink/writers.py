@@ -22,6 +22,7 @@ from spark_jobs.sink.batch_plan import plan_digest
 from spark_jobs.sink.commit import BatchEnd, connected, verbs_of
 from spark_jobs.sink.options import WriteOptions
 
+_PLACED = frozenset({"topic", "partition", "key"})  # columns beside the payload
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # properties that Spark sets for a stream's tasks
 
 
@@ -163,10 +164,12 @@ def _xid(name: BatchName, attempt: str, gtrid: str, broker_id: int) -> Xid:
 def _messages(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, str | None, str | None, bytes]]:
     """Yield topic, partition, key and payload of each row. Raises SinkFailed for a row without topic or payload."""
     nulls = [None] * batch.num_rows
-    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    # Spark does not check that a string is UTF-8: its bytes are the payload, whatever they are.
+    payloads = batch.column("payload").cast(pa.binary()).to_pylist()
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in _PLACED}
     topics = columns.get("topic", nulls) if topic is None else [topic] * batch.num_rows
     partitions, keys = columns.get("partition", nulls), columns.get("key", nulls)
-    for to, partition, key, payload in zip(topics, partitions, keys, columns["payload"], strict=True):
+    for to, partition, key, payload in zip(topics, partitions, keys, payloads, strict=True):
         if to is None or payload is None:
             raise SinkFailed(f"a row has no {'topic' if to is None else 'payload'}: filter such rows, or give it one")
-        yield to, partition, key, payload.encode() if isinstance(payload, str) else payload
+        yield to, partition, key, payload

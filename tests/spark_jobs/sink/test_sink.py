@@ -98,6 +98,14 @@ def begun(cluster: SmallCluster, topic: str) -> BatchWriter:
     return BatchWriter.begin(write_options(given, schema, overwrite=False, is_stream=False))
 
 
+def test_a_string_of_any_bytes_is_a_payload(cluster: SmallCluster, topic: str) -> None:
+    """`cast(binary AS string)` is one in Spark. Columns of the source that are not written are not read, either."""
+    writer = begun(cluster, topic)
+    odd = pa.array([b"\xffA"], pa.binary()).view(pa.string())
+    writer.commit([writer.write(iter([pa.RecordBatch.from_pydict({"payload": odd, "error": odd})]))])
+    assert [message.payload for message in cluster.client.browse(topic)] == [b"\xffA"]
+
+
 def test_a_task_that_ends_after_its_write_leaves_nothing(cluster: SmallCluster, topic: str) -> None:
     """Of a job that has failed, Spark's driver does not wait for the other tasks."""
     writer = begun(cluster, topic)
