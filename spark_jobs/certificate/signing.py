@@ -103,6 +103,7 @@ def verified(path: Path, key: Ed25519PublicKey | None) -> tuple[dict[str, Any], 
             raise SigningError(f"{path}: signed by {signature['algorithm']}, this version verifies {ALGORITHM}")
         own = Ed25519PublicKey.from_public_bytes(base64.b64decode(signature["public_key"], validate=True))
         value = base64.b64decode(signature["value"], validate=True)
+        data = _bytes(certificate)
     except OSError as error:
         raise SigningError(f"{path}: {error.strerror}") from error
     except SigningError:
@@ -112,7 +113,7 @@ def verified(path: Path, key: Ed25519PublicKey | None) -> tuple[dict[str, Any], 
     if key is not None and fingerprint(key) != fingerprint(own):
         raise SigningError(f"{path}: signed by key {fingerprint(own)}, not by {fingerprint(key)}")
     try:
-        own.verify(value, _bytes(certificate))
+        own.verify(value, data)
     except InvalidSignature as error:
         raise SigningError(f"{path}: the signature does not fit: it was changed after it was signed") from error
     match certificate:

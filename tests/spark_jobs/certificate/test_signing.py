@@ -118,6 +118,14 @@ def test_a_name_that_is_there_twice_is_refused(tmp_path: Path, key: Path) -> Non
         verified(file, None)
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity"])
+def test_what_json_has_not_is_one_line(tmp_path: Path, key: Path, number: str) -> None:
+    file = tmp_path / "certificate.json"
+    file.write_text(json.dumps(signed(BODY, read_private_key(key))).replace('"format": 1', f'"format": {number}'))
+    with pytest.raises(SigningError, match="no certificate: Out of range"):
+        verified(file, None)
+
+
 @pytest.mark.parametrize("body", [[], {}, {"format": 1}, BODY | {"format": 2}, BODY | {"sentence": 1}, None])
 def test_what_is_signed_and_no_certificate_is_refused(tmp_path: Path, key: Path, body: Any) -> None:
     file = written(tmp_path, signed(body, read_private_key(key)))
