@@ -29,6 +29,9 @@ _ARROW: Final = pa.schema([("text", pa.string()), ("number", pa.int64())])
 _HAS_TABLE: Final = "SELECT to_regclass('metaq_decision_table') IS NOT NULL"
 _DECISIONS: Final = "SELECT gtrid, outcome, brokers FROM metaq_decision"
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_ALL_ROWS: Final = "SET row_security = off"  # a policy that hides some is an error then
+_IDS: Final = (20, 21, 23)  # int8, int2, int4
+_TEXTS: Final = (25, 1042, 1043)  # text, char(n), varchar
 
 
 class DatabaseProblem(Exception):
@@ -101,6 +104,7 @@ def snapshot(url: str, markers: list[Marker], *, may_lack_table: bool = False) -
     DatabaseProblem."""
     try:
         with psycopg.connect(url, autocommit=True, application_name="metaq certify") as connection:
+            connection.execute(_ALL_ROWS)
             connection.execute(_BEGIN)
             name = _one(connection, "SELECT pg_export_snapshot()")
             wal = "pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn()"
@@ -115,7 +119,7 @@ def snapshot(url: str, markers: list[Marker], *, may_lack_table: bool = False) -
                 _one(connection, "SELECT now()::text"),
                 int(_one(connection, "SELECT generation FROM metaq_decision_table")) if has_table else 0,
                 [DecisionRow(*row) for row in connection.execute(_DECISIONS)] if has_table else [],
-                [_info(connection, marker) for marker in markers],
+                [_info(connection, marker) for marker in dict.fromkeys(markers)],
             )
             yield found
     except psycopg.Error as error:
@@ -142,8 +146,10 @@ def _info(connection: psycopg.Connection[Any], marker: Marker) -> MarkerInfo:
     row = connection.execute(query.format(sql.Identifier(marker.column), marker.place)).fetchone()
     assert row is not None
     empty = sql.SQL("SELECT {0} FROM {1} LIMIT 0").format(sql.Identifier(marker.column), marker.place)
-    type_code = connection.execute(empty).description[0].type_code  # type: ignore[index]
-    return MarkerInfo(marker, row[0], type_code in (20, 21, 23))  # int8, int2, int4
+    found = connection.execute(empty).description[0]  # type: ignore[index]
+    if found.type_code not in (*_IDS, *_TEXTS):
+        raise DatabaseProblem(f"{marker} holds {found.type_display}: use text for gtrids, bigint for message ids")
+    return MarkerInfo(marker, row[0], found.type_code in _IDS)
 
 
 def column(spark: SparkSession, snapshot: DatabaseSnapshot, info: MarkerInfo) -> DataFrame:
@@ -185,11 +191,18 @@ class ColumnReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         options = self._options
         marker = Marker(options["schema_name"] or None, options["table"], options["column"])
-        query = sql.SQL(
-            "SELECT {0} FROM {1} WHERE {0} IS NOT NULL AND abs(hashtext({0}::text)::bigint) % {2} = {3}"
-        ).format(sql.Identifier(marker.column), marker.place, sql.Literal(self._tasks), sql.Literal(partition.value))
         is_number = options["number"] == "true"
+        query = sql.SQL(
+            "SELECT {0}::{4} FROM {1} WHERE {0} IS NOT NULL AND abs(hashtext({0}::text)::bigint) % {2} = {3}"
+        ).format(
+            sql.Identifier(marker.column),
+            marker.place,
+            sql.Literal(self._tasks),
+            sql.Literal(partition.value),
+            sql.SQL("bigint" if is_number else "text"),
+        )
         with psycopg.connect(options["url"], autocommit=True, application_name="metaq certify") as connection:
+            connection.execute(_ALL_ROWS)
             connection.execute(_BEGIN)
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(options["snapshot"])))
             with connection.cursor("metaq_certify") as cursor:
@@ -198,7 +211,7 @@ class ColumnReader(DataSourceReader):
                 while rows := cursor.fetchmany(BATCH_ROWS):
                     values = [value for (value,) in rows]
                     nothing = [None] * len(values)
-                    columns = [nothing, values] if is_number else [[str(value) for value in values], nothing]
+                    columns = [nothing, values] if is_number else [values, nothing]
                     yield pa.RecordBatch.from_arrays(
                         [pa.array(one, field.type) for one, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
                     )
@@ -211,6 +224,7 @@ def rows_now(url: str, marker: Marker, values: list[str]) -> list[str]:
     )
     try:
         with psycopg.connect(url, application_name="metaq certify") as connection:
+            connection.execute(_ALL_ROWS)
             return [value for (value,) in connection.execute(query, (values,))]
     except psycopg.Error as error:
         raise DatabaseProblem(str(error).strip().splitlines()[0]) from error
@@ -232,6 +246,7 @@ def stored_offsets(url: str, table: str) -> list[StoredOffset]:
     query = sql.SQL('SELECT group_id, topic, partition, "offset" FROM {} ORDER BY 1, 2, 3').format(name)
     try:
         with psycopg.connect(url, application_name="metaq certify") as connection:
+            connection.execute(_ALL_ROWS)
             return [StoredOffset(*row) for row in connection.execute(query)]
     except psycopg.Error as error:
         raise DatabaseProblem(str(error).strip().splitlines()[0]) from error
