@@ -14,7 +14,8 @@ from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.client import Client
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import NothingToRead
-from meta_client.operations.placement import brokers_of, partitions_of
+from meta_client.metadata.topology import no_master
+from meta_client.operations.placement import away_brokers, brokers_of, partitions_of
 from meta_client.operations.places import Moment
 from meta_client.operations.searching import Hit, Wanted, search_partition
 from meta_client.protocol.errors import MetaError
@@ -63,6 +64,10 @@ def find(
     """
     if key is None and message_id is None and since is None:
         raise click.UsageError("nothing to find: give --key, --id or --since")
+    try:
+        (key or "").encode()
+    except UnicodeEncodeError as wrong:
+        raise click.BadParameter(f"{key!r} has no UTF-8 form, as every key has", param_hint="'--key'") from wrong
     wanted = Wanted(key=key, message_id=message_id, since_ms=None if since is None else int(since.timestamp() * 1000))
     count = 0
     rows: list[dict[str, object]] = []
@@ -99,6 +104,7 @@ def _search(client: Client, topic: str, wanted: Wanted, limit: int, failures: li
             failures.append(error)
         if not limit:
             return
+    failures += map(no_master, away_brokers(client))
 
 
 def _row(hit: Hit) -> dict[str, object]:

@@ -23,12 +23,13 @@ from meta_client.cli.inputs import (
     read_whole,
 )
 from meta_client.cli.options import connected, direct_option, is_direct
-from meta_client.cli.output import json_option, zk_option
+from meta_client.cli.output import json_option, refuse_away, zk_option
 from meta_client.cli.sending import NotYetReplicated, Sending, SendReport, Stopped
 from meta_client.client import Client
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.position import EARLIEST, LATEST, Position
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
+from meta_client.operations.placement import away_brokers
 from meta_client.operations.places import STORED, EndParam, PartitionParam, StartParam
 from meta_client.operations.positions import PutTimes
 from meta_client.operations.progress import Progress
@@ -291,14 +292,18 @@ def consume(
         follow = follow or (begin == LATEST and until is None)  # no existing message comes after the latest
         span = Span(begin, until, partitions)
         is_watched = sys.stderr.isatty() and not sys.stdout.isatty() and not follow
+        shown = 0
         with Progress("read", "bytes") as progress:
             messages = read_topic_messages(
                 client, topic, span, follow=follow, total=progress.expect, waiting=Waiting(wanted, zk)
             )
             for message in islice(messages, count):
                 show(message)
+                shown += 1
                 if is_watched:
                     progress.advance(message.next_offset - message.offset)
+        if shown != count and not partitions:
+            refuse_away(away_brokers(client))
 
 
 def _admin(client: Client, port: int | None) -> contextlib.AbstractContextManager[object]:

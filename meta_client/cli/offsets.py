@@ -5,7 +5,8 @@ import datetime
 import click
 
 from meta_client.cli.options import connected, direct_option
-from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.output import json_option, print_rows, refuse_away, zk_option
+from meta_client.operations.placement import away_brokers
 from meta_client.operations.places import Moment
 from meta_client.operations.positions import ANSWER_TIMEOUT_S, Positions, Range
 from zk.tree.nodes import Partition
@@ -34,6 +35,7 @@ def offsets(topic: str, at: datetime.datetime | None, zk: str, as_json: bool) ->
         if not view.partitions:
             raise click.ClickException(f"no broker offers topic {topic}: see `metaq topics`")
         found = Positions(client).ranges([(topic, partition) for partition in view.partitions], time_ms)
+        away = away_brokers(client)
     rows = [_row(partition, found.get((topic, partition))) for partition in view.partitions]
     strangers = [str(row["partition"]) for row in rows if row["end"] is not None and row["at"] is None]
     if time_ms is not None and strangers:
@@ -43,6 +45,7 @@ def offsets(topic: str, at: datetime.datetime | None, zk: str, as_json: bool) ->
     print_rows(columns, rows, as_json=as_json, empty="")
     if any(row["end"] is None for row in rows):
         raise click.ClickException("some brokers did not answer, or are not up: their partitions have no end above")
+    refuse_away(away)
 
 
 def _row(partition: Partition, found: Range | None) -> dict[str, object]:

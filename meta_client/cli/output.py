@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,6 +70,13 @@ def _cell(value: object) -> str:
     complete to be pasted."""
     text = "-" if value is None else str(value)
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def refuse_away(brokers: Sequence[int]) -> None:
+    """End with exit status 1 if there are *brokers* whose partitions could not be shown."""
+    if brokers:
+        named = ", ".join(map(str, brokers))
+        raise click.ClickException(f"incomplete: broker {named} has no master in ZooKeeper: see `metaq brokers`")
 
 
 def confirm(question: str) -> None:

@@ -8,7 +8,7 @@ from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, zk_option
 from meta_client.errors import NotConnected
 from meta_client.metadata.direct import parse_brokers
-from zk.brokers.cluster import read_brokers
+from zk.brokers.cluster import known_broker_ids, read_brokers
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName
 from zk.tree.paths import BrokerKey, BrokerNode, PresenceKey
@@ -21,15 +21,15 @@ def where_options(command: Callable[..., None]) -> Callable[..., None]:
         "brokers",
         multiple=True,
         metavar="ID|HOST:PORT",
-        help="Only this broker; may be given more than once. Every master that is up, otherwise. By HOST:PORT: asks no "
+        help="Only this broker; may be given more than once. Every known master, otherwise. By HOST:PORT: asks no "
         "ZooKeeper, which may be away.",
     )
     return option(zk_option(json_option(command)))
 
 
 def targets(brokers: tuple[str, ...], zk: str) -> list[tuple[str, BrokerUrl | None]]:
-    """Return name and URL of the selected brokers, in order; None for a master whose node can't be read. Asks ZooKeeper
-    only for ids. Raises InvalidUrl."""
+    """Return name and URL of the selected brokers, in order; None for a master that is away, or whose node can't be
+    read. Asks ZooKeeper only for ids. Raises InvalidUrl."""
     urls: dict[str, BrokerUrl | None] = {
         text: parse_brokers([text])[0] for text in brokers if not (text.isascii() and text.isdigit())
     }
@@ -45,8 +45,9 @@ def targets(brokers: tuple[str, ...], zk: str) -> list[tuple[str, BrokerUrl | No
             match client.session.paths.maybe_parse(path):
                 case BrokerKey(BrokerNode.ADDRESS, broker_id) | PresenceKey(BrokerName(broker_id, None)):
                     masters[str(broker_id)] = None
-    if not brokers:
-        return list(masters.items())
+        if not brokers:
+            away = known_broker_ids(client.session) - {int(name) for name in masters}
+            return list(masters.items()) + [(str(broker_id), None) for broker_id in sorted(away)]
     for broker in brokers:
         if broker not in urls and broker not in masters:
             known = ", ".join(masters) or "none"
@@ -57,5 +58,5 @@ def targets(brokers: tuple[str, ...], zk: str) -> list[tuple[str, BrokerUrl | No
 def known_url(url: BrokerUrl | None) -> BrokerUrl:
     """Return *url* of `targets`. Raises NotConnected without one."""
     if url is None:
-        raise NotConnected("its address in ZooKeeper can't be read: name its URL with --broker")
+        raise NotConnected("it has no address in ZooKeeper that can be read: start it, or name its URL with --broker")
     return url

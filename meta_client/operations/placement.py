@@ -1,9 +1,9 @@
 """Brokers and partitions as a command reads them: from ZooKeeper, or with --broker from the brokers that were named.
 
-Stands alone: six commands share it."""
+Stands alone: seven commands share it."""
 
 from meta_client.client import Client
-from zk.brokers.cluster import BrokerEntry, read_brokers, read_topic, subscribable_partitions
+from zk.brokers.cluster import BrokerEntry, known_broker_ids, read_brokers, read_topic, subscribable_partitions
 from zk.tree.nodes import Partition
 from zk.tree.paths import TopicKind
 
@@ -15,6 +15,12 @@ def brokers_of(client: Client) -> dict[int, BrokerEntry]:
     if client.is_direct:
         return {broker_id: BrokerEntry(url) for broker_id, url in client.topology.read_masters().items()}
     return read_brokers(client.session)
+
+
+def away_brokers(client: Client) -> list[int]:
+    """Return the ids of brokers that are known and not up, nor a slave of theirs: `partitions_of` leaves theirs out, as
+    ZooKeeper does not tell which topics they have."""
+    return [] if client.is_direct else sorted(known_broker_ids(client.session) - brokers_of(client).keys())
 
 
 def partitions_of(client: Client, topic: str) -> list[Partition]:
