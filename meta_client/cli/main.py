@@ -7,6 +7,7 @@ package adds a command without being imported by another.
 import os
 import signal
 import sys
+import traceback
 from importlib.metadata import distribution, entry_points
 from typing import Any, Final
 
@@ -99,7 +100,11 @@ class Commands(click.Group):
         except BrokenPipeError as error:
             raise ReaderGone from error
         except OSError as error:
-            raise Failure(f"{error.filename or 'the operating system'}: {error.strerror or error}") from error
+            raise Failure(_told(error)) from error
+
+
+def _told(error: OSError) -> str:
+    return f"{error.filename or 'the operating system'}: {error.strerror or error}"
 
 
 @click.command(cls=Commands)
@@ -119,12 +124,21 @@ def metaq() -> None:
 def main() -> None:
     """Run the command line. Exit status: 0 done, 1 the answer is no, 2 an error told in one line, 130 interrupted, 143
     terminated."""
+    _open_closed_streams()
     # Service managers send SIGTERM: handle it like Ctrl-C, so that the offsets of shown messages are stored.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         _run()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _open_closed_streams() -> None:
+    """Let /dev/null stand for a standard stream that the caller closed: else the next file opened, as of a journal, is
+    standard output to whatever writes there."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _run() -> None:
@@ -143,6 +157,12 @@ def _run() -> None:
     except (BrokenPipeError, ReaderGone):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # stdout is closed: avoid an error at exit
         sys.exit(0)
+    except OSError as error:  # of --help and --version, which no command runs
+        click.echo(f"error: {_told(error)}", err=True)
+        sys.exit(Failure.exit_code)
+    except Exception:  # of metaq's own making: not 1, which is an answer
+        traceback.print_exc()
+        sys.exit(Failure.exit_code)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -101,3 +101,9 @@ def test_what_could_not_be_searched_is_no_proof_of_absence(zookeeper: Chroot, br
         client.producer().send("meta-test", b"x", "a")
     run_metaq("topics", "close", "meta-test", "0", "--broker", broker.url, "--zk", zookeeper.connect).check_returncode()
     assert "has been closed" in metaq(zookeeper, "meta-test", "--key", "a", status=2).stderr
+
+
+def test_a_key_without_a_utf_8_form_is_wrong_and_not_missing(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    del broker
+    done = metaq(zookeeper, "orders", "--key", "\udcff", status=2)
+    assert done.stderr.startswith("error: Invalid value for '--key': '\\udcff' has no UTF-8 form")

@@ -99,3 +99,35 @@ def test_version() -> None:
     lines = dict(line.split(maxsplit=1) for line in metaq("version").stdout.splitlines())
     assert lines == {name: value or "not installed" for name, value in told.items()}
     assert re.fullmatch(r"metaq \d+\.\d+\.\d+, (native core|Python alone)\n", metaq("--version").stdout)
+
+
+def in_shell(line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=300)
+
+
+PROGRAM = f"{sys.executable} -m meta_client.cli.main"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_stream_that_the_caller_closed_is_no_error(closed: str) -> None:
+    assert (done := in_shell(f"{PROGRAM} version {closed}")).returncode == 0, done.stderr
+    assert in_shell(f"{PROGRAM} nope {closed}").returncode == 2
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "version"])
+def test_output_that_can_not_be_written_is_an_error_of_one_line(words: str) -> None:
+    done = in_shell(f"{PROGRAM} {words} >/dev/full")
+    assert (done.returncode, done.stderr) == (2, "error: the operating system: No space left on device\n")
+
+
+def test_what_metaq_did_not_expect_is_no_answer() -> None:
+    script = (
+        "from meta_client.cli import main\n"
+        "main.metaq.callback = lambda: 1 / 0\n"
+        "main.metaq.invoke_without_command = True\n"
+        "main.metaq.no_args_is_help = False\n"
+        "main.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2, done
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
