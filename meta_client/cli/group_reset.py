@@ -92,6 +92,13 @@ def reset(
             click.echo(f"warning: {members_text(group, alive)}", err=True)
         moves = run_reset(client, offsets, group, keys, target, members if yes else None)
     rows = [move_row(group, move, is_done=yes) for move in moves]
-    print_rows(("group", "topic", "partition", "before", "after", "change", "done"), rows, as_json=as_json, empty="")
+    columns = ("group", "topic", "partition", "before", "after", "change", "done")
+    try:
+        print_rows(columns, rows, as_json=as_json, empty="")
+    except OSError:
+        if yes:  # it is done, and this is what undoes it
+            click.echo("the group was reset; what standard output did not take:", err=True)
+            print_rows(columns, rows, as_json=as_json, empty="", err=True)
+        raise
     if not yes:
         click.echo("nothing was changed: say --yes to do it", err=True)

@@ -48,21 +48,23 @@ logs_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 
-def print_rows(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool, empty: str) -> None:
-    """Print *rows* with *columns*; *empty* replaces an empty table, not for scripts."""
+def print_rows(
+    columns: Iterable[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool, empty: str, err: bool = False
+) -> None:
+    """Print *rows* with *columns*, to stderr with *err*; *empty* replaces an empty table, not for scripts."""
     names = list(columns)
     listed = list(rows)
     if as_json:
         for row in listed:
-            click.echo(json.dumps({name: row[name] for name in names}, default=str))
+            click.echo(json.dumps({name: row[name] for name in names}, default=str), err=err)
     elif not listed:
-        click.echo(empty)
+        click.echo(empty, err=err)
     else:
         lines = [names, *([_cell(row[name]) for name in names] for row in listed)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         for line in lines:
             cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            click.echo("  ".join(cells).rstrip())
+            click.echo("  ".join(cells).rstrip(), err=err)
 
 
 def _cell(value: object) -> str:

@@ -15,8 +15,8 @@ from zk.session.session import ZooKeeperSession
 
 @pytest.fixture
 def cluster(tmp_path: Path, zookeeper: Chroot, broker: BrokerProcess) -> Chroot:
-    """Broker 0, which is up, and broker 7, which has a message of key k and is stopped once its journal has a node, which
-    stays."""
+    """Broker 0, which is up, and broker 7, which has a message of key k and is stopped once its journal has a node,
+    which stays."""
     other = BrokerProcess(tmp_path / "other", zookeeper.connect, broker_id=7)
     other.start()
     try:

@@ -235,6 +235,21 @@ def test_a_reset_is_undone_by_what_it_printed(
     assert stored(client, "billing") == 6 * FRAME
 
 
+def test_a_reset_whose_output_can_not_be_written_tells_what_undoes_it(
+    zookeeper: Chroot, broker: BrokerProcess, client: Client
+) -> None:
+    put(broker, 3)
+    store(client, "audit", {A: FRAME})
+    program = f"{sys.executable} -m meta_client.cli.main groups reset audit orders/0-0 --to latest --yes --json"
+    line = f"{program} --zk {zookeeper.connect} >/dev/full"
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    said, row, error = done.stderr.splitlines()
+    assert said == "the group was reset; what standard output did not take:"
+    assert (json.loads(row)["before"], json.loads(row)["after"]) == (FRAME, 3 * FRAME)
+    assert error == "error: the operating system: No space left on device"
+
+
 def test_a_shift_back_over_batches_and_files(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
     producer = client.producer()
     for number in range(60):
