@@ -12,6 +12,8 @@ from meta_client.console.payload import FORMS, preview, shown
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.rendering import path
 from meta_client.consumer.position import EARLIEST, Position
+from meta_client.metadata.topology import no_master
+from meta_client.operations.placement import away_brokers
 from meta_client.operations.positions import Positions, Range
 from meta_client.operations.searching import Wanted
 from meta_client.operations.topic_rows import topic_rows
@@ -154,6 +156,12 @@ async def _search(asked: Asked, topic: str, partitions: list[Partition], values:
             values["failures"].append((partition, answer.why))
         else:
             values["hits"] += answer
+    if not given["partition"]:
+        away = await asked.reads.ask(("away",), lambda: away_brokers(client))
+        if isinstance(away, Unknown):
+            values["failures"].append(("*", away.why))
+        else:
+            values["failures"] += [(f"{broker_id}-*", str(no_master(broker_id))) for broker_id in away]
     values["result"] = "found"
 
 

@@ -46,6 +46,19 @@ def test_pages_of_messages_from_the_beginning_and_from_the_end(browser: TestClie
     assert offsets(inside)[0] == ("0-0", seen[3])
 
 
+def test_what_a_broker_that_is_away_has_was_not_searched(browser: TestClient, stack: Stack) -> None:
+    with stack.zookeeper_client() as zk:
+        zk.create("/meta/brokers/ids/9")  # as it stays when a broker goes
+    try:
+        text = browser.get("/topics/orders/messages?key=of-nine").text
+        one = browser.get("/topics/orders/messages?key=of-nine&partition=0-0").text
+    finally:
+        stack.forget_silent(9)
+    assert "orders/9-* was not searched: broker 9 has no master" in text
+    assert "No such message in the partitions that were searched" in text
+    assert "No such message." in one
+
+
 def test_by_key_id_and_time(browser: TestClient) -> None:
     found = browser.get("/topics/orders/messages?key=key-77").text
     ((partition, offset),) = offsets(found)
