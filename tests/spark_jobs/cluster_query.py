@@ -11,6 +11,7 @@ from spark_jobs.certificate.database import Marker
 from spark_jobs.certificate.join import JoinRequest
 from spark_jobs.certificate.statement import make_certificate
 from spark_jobs.formats import register
+from spark_jobs.source import cluster
 from spark_jobs.source.session import spark_session
 from tests.fixtures.spark_cluster import SETTINGS
 
@@ -19,6 +20,7 @@ SOLD = 3  # transactions of the database, a row and a message each
 
 
 def main(master: str, zookeeper: str, directory: str, journal: str, database: str) -> None:
+    cluster.EXECUTORS_S = 120.0  # type: ignore[misc]  # on a machine that does much else a JVM takes its time
     with spark_session(master, name="messages", options=SETTINGS) as spark:
         register(spark)
         rows = spark.range(0, ROWS, 1, 4).selectExpr("string(id) AS payload")
