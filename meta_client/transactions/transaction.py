@@ -1,5 +1,6 @@
 """A row and a message, both or neither, as a `with` block. Owner's thread only."""
 
+import weakref
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -37,7 +38,8 @@ class Host(Protocol):
 
 
 # Open transactions by their connection's identity. Without a lock, which a fork in another thread might copy locked.
-_in_use: "dict[int, Transaction]" = {}
+# Weakly: an exception of a signal's handler may keep a block's end away, and a pool gives the connection out again.
+_in_use: "dict[int, weakref.ref[Transaction]]" = {}
 
 
 class Transaction:
@@ -161,12 +163,14 @@ class Transaction:
         return self._branches
 
     def _claim(self, connection: object) -> None:
-        self._connection = connection
-        if _in_use.setdefault(id(connection), self) is not self:
-            raise TransactionMisuse(
-                "the connection is in a transaction with messages already: end that block first; inside it, a "
-                "savepoint undoes rows alone"
-            )
+        self._connection, mine = connection, weakref.ref(self)
+        if (holder := _in_use.setdefault(id(connection), mine)) is not mine:
+            if holder() is not None:
+                raise TransactionMisuse(
+                    "the connection is in a transaction with messages already: end that block first; inside it, a "
+                    "savepoint undoes rows alone"
+                )
+            _in_use[id(connection)] = mine
 
     def _let_go(self) -> None:
         _in_use.pop(id(self._connection), None)

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from meta_client.coordinator.errors import CoordinatorError
 from meta_client.transactions.mysql import parameters
+from meta_client.transactions.transaction import Transaction
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.replicas import wait_until
 from tests.fixtures.tcp_proxy import TcpProxy
@@ -137,6 +138,24 @@ def test_right_after_the_commit_of_sqlalchemy(any_world: World, monkeypatch: pyt
     engine.dispose()
     wait_until(lambda: not any_world.prepared(), "nothing is prepared")
     any_world.check([1])
+
+
+def test_right_after_the_connection_is_claimed(any_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool may give out the connection again."""
+    claim = Transaction._claim
+
+    def interrupted(transaction: Transaction, connection: object) -> None:
+        claim(transaction, connection)
+        raise SoftTimeLimit
+
+    with closing(any_world.deciding.connect()) as connection:
+        monkeypatch.setattr(Transaction, "_claim", interrupted)
+        with pytest.raises(SoftTimeLimit):
+            work(any_world, connection, 1)
+        monkeypatch.undo()
+        work(any_world, connection, 2)
+    any_world.wait_quiet()
+    any_world.check([2])
 
 
 class InterruptedPostgres(psycopg.Connection[Any]):
