@@ -20,7 +20,7 @@ from bench.result import Result
 from journal.checksum import crc32
 from journal.records.record import PartitionName
 from journal.records.xid import XaKey, Xid
-from journal.state.checkpointed import wall_clock_ms
+from journal.state.wall_clock import wall_clock_ms
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.loading import load
 from meta_broker.store.message_store import MessageStore

@@ -16,12 +16,13 @@ from journal.records.epoch_history import WriterEpoch
 from journal.records.header import HEADER_BYTES, Lsn
 from journal.replica.replica_appender import ReplicaAppender
 from journal.state.checkpoint import Checkpoint
-from journal.state.checkpointed import CheckpointedState, wall_clock_ms
+from journal.state.checkpointed import CheckpointedState
 from journal.state.initial_sync import CatchingUp, InitialSync, finish_initial_sync, read_initial_sync
 from journal.state.recovery import IndexSink, NullSink, Recovered, clear_torn_tail, replay_into, restore, trim
 from journal.state.replay import PendingUpdates, RecordFold, replay
 from journal.state.snapshot import Snapshot
 from journal.state.truncation import finish_truncation
+from journal.state.wall_clock import wall_clock_ms
 from journal.wal.high_watermark import LSN_MAX
 from journal.wal.open_journal import JournalConfig, OpenJournal
 from journal.wal.record_stream import RecordChunk, RecordStream

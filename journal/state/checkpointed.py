@@ -1,13 +1,10 @@
 """State of an open journal, and its checkpoints: common to brokers and slaves."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import msgspec
 
-from journal.errors import ClockWrong
 from journal.records.header import Lsn, Offset
 from journal.records.record import PartitionName
 from journal.state.checkpoint import Checkpoint, IndexFileEntry, checkpoint_numbers, write_checkpoint
@@ -16,21 +13,6 @@ from journal.state.recovery import Recovered
 from journal.state.snapshot import Snapshot
 from journal.wal.open_journal import OpenJournal
 from journal.wal.storage import Storage
-
-TIME_MS_END: Final = 3_502_918_916_055  # 2081: message ids hold no later time, and are never before a record's
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def check_clock(time_ms: int) -> None:
-    """Check that records may carry *time_ms*. Raises ClockWrong."""
-    if time_ms >= TIME_MS_END:
-        raise ClockWrong(
-            f"the clock says {time.strftime('%Y-%m-%d', time.gmtime(time_ms / 1000))}, and message ids end in 2081: "
-            f"set it; nothing was written"
-        )
 
 
 def write_next(storage: Storage, checkpoint: Checkpoint, index: Mapping[PartitionName, IndexFileEntry]) -> int:

@@ -36,7 +36,7 @@ from journal.records.states import BranchEvent, BranchNotStarted, BranchState, H
 from journal.records.topic_changes import TopicChange, TopicState
 from journal.records.xid import BranchKey, XaKey
 from journal.state.checkpoint import Checkpoint
-from journal.state.checkpointed import CheckpointedState, check_clock, wall_clock_ms
+from journal.state.checkpointed import CheckpointedState
 from journal.state.dropped_records import resolving_records
 from journal.state.fold import apply
 from journal.state.journal_state import Branch
@@ -44,6 +44,7 @@ from journal.state.live_branch import AppendResult, LiveBranch
 from journal.state.recovery import IndexSink, NullSink, Recovered, recover
 from journal.state.relocation import RelocationChunk
 from journal.state.replay import PendingUpdates
+from journal.state.wall_clock import check_clock, wall_clock_ms
 from journal.wal.high_watermark import LSN_MAX
 from journal.wal.inline_commit import LoopHooks
 from journal.wal.journal import Journal
@@ -98,12 +99,11 @@ class JournalTransactionStore(CheckpointedState):
         segments = Segments.open(storage, identity, config.segment_bytes, writable=True)
         try:
             recovered = recover(segments, sink, publish_below)
-            state = recovered.state
             journal = Journal.start(
                 segments,
                 recovered.end,
                 epoch=epoch(recovered),
-                incarnation=state.incarnation + 1,
+                incarnation=recovered.state.incarnation + 1,
                 flush=config.flush,
                 on_progress=on_progress,
                 loop_hooks=loop_hooks,

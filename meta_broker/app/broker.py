@@ -142,7 +142,7 @@ class Broker:
         self._ending, end = ending, partial(self._end, ending)
         self._stop_now.clear()  # of an opening that ended twice
 
-        def rejected(error: Exception) -> None:  # on the membership thread
+        def membership_ended(error: Exception) -> None:  # on the membership thread
             loop.call_soon_threadsafe(end, error)
 
         async with contextlib.AsyncExitStack() as stack:
@@ -151,7 +151,7 @@ class Broker:
             self._port = server.reserve(config.broker.host, self._port)
             stack.push_async_callback(server.close)  # registered again below; here for failures in between
             if config.zookeeper is not None:
-                self._membership = Membership(config, config.zookeeper, rejected)
+                self._membership = Membership(config, config.zookeeper, membership_ended)
                 stack.callback(self._membership.close)
                 await asyncio.to_thread(self._membership.connect)  # fail before anything is changed
             membership = self._membership

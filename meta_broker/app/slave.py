@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from journal.records.header import Lsn
 from journal.replica.follower import JournalFollower
-from journal.state.checkpointed import wall_clock_ms
+from journal.state.wall_clock import wall_clock_ms
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage

@@ -87,9 +87,8 @@ class Child:
 
     def not_started(self, error: OSError, now: float) -> None:
         """Note that it could not be started: no process, or no memory, is left for a while."""
-        self.due = now + self.backoff_s
         log.error("broker not started id=%d again_in_s=%g error=%s", self.broker_id, self.backoff_s, error)
-        self.backoff_s = min(2 * self.backoff_s, BACKOFF_S_MAX)
+        self._back_off(now)
 
     def started(self, now: float) -> None:
         """Note that it runs since *now*."""
@@ -105,13 +104,17 @@ class Child:
             return
         if now - self.began >= STEADY_S:
             self.backoff_s = BACKOFF_S
-        self.due = now + self.backoff_s
         log.error("broker was killed id=%d signal=%d started_in_s=%g", self.broker_id, -code, self.backoff_s)
-        self.backoff_s = min(2 * self.backoff_s, BACKOFF_S_MAX)
+        self._back_off(now)
 
     def stop(self) -> None:
         """Start it no more."""
         self.due = NEVER
+
+    def _back_off(self, now: float) -> None:
+        """Have it started after its wait; the next wait is twice as long."""
+        self.due = now + self.backoff_s
+        self.backoff_s = min(2 * self.backoff_s, BACKOFF_S_MAX)
 
 
 class Supervisor:
@@ -133,8 +136,9 @@ class Supervisor:
             while not all(child.is_over for child in self._children):
                 self._start_due(lifeline)
                 self._wait(arrived)
-                for number in filter(FORWARDED.__contains__, _read(arrived)):
-                    self._forward(number)
+                for number in _read(arrived):
+                    if number in FORWARDED:
+                        self._forward(number)
                 self._reap()
         return max(child.status for child in self._children)
 

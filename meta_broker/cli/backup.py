@@ -7,7 +7,7 @@ import click
 
 from journal.backup.backup import take_backup
 from journal.backup.manifest import Manifest
-from journal.state.checkpointed import wall_clock_ms
+from journal.state.wall_clock import wall_clock_ms
 from journal.wal.storage import DirectoryStorage
 from meta_broker.version import PRODUCT_VERSION
 from meta_client.operations.progress import Progress

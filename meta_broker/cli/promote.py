@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from journal.state.checkpointed import wall_clock_ms
+from journal.state.wall_clock import wall_clock_ms
 from meta_broker.cli.broker import broker_options, serve
 from meta_broker.cli.former_master import configured_session, wait_for_dead_master
 from meta_broker.cli.promote_report import PromotionReport, report_lines, report_object

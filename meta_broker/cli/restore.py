@@ -18,8 +18,8 @@ from journal.records.record import PartitionName
 from journal.records.states import BranchState
 from journal.records.xid import XaKey
 from journal.repair.offline import read_state
-from journal.state.checkpointed import wall_clock_ms
 from journal.state.journal_state import JournalState
+from journal.state.wall_clock import wall_clock_ms
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.backup import manifest_lines, manifest_object
 from meta_broker.cli.former_master import configured_session, wait_for_dead_master

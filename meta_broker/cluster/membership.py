@@ -49,11 +49,11 @@ class Membership:
     `*_used`, `*_changed`, `cancel`, `unregistered_topics`, `is_registered`: any thread. `give_up` and `come_back`: one
     thread, the watchdog's. The rest: the broker.
 
-    *on_rejected* is called, on the membership thread, if after a lost session another broker has this id or was
-    promoted: two brokers of one id would split its partitions, so this one must stop; and with its own errors.
+    *on_ended* is called, on the membership thread, with what ends that: after a lost session another broker has this id
+    or was promoted, or an error of its own. The broker must stop: two of one id would split its partitions.
     """
 
-    def __init__(self, config: BrokerConfig, connect: str, on_rejected: Callable[[Exception], None]) -> None:
+    def __init__(self, config: BrokerConfig, connect: str, on_ended: Callable[[Exception], None]) -> None:
         section = config.zookeeper_section
         self._plan = RegistrationPlan(config.checksum)  # used by the membership thread once that runs
         self._events: queue.SimpleQueue[_News | None] = queue.SimpleQueue()  # for it; None: leave
@@ -68,7 +68,7 @@ class Membership:
         self._nodes = OwnNodes(self._session, config.broker_id)
         self._config = config
         self._name = BrokerName(config.broker_id, config.slave.id if config.is_slave else None)
-        self._on_rejected = on_rejected
+        self._on_ended = on_ended
         self._former = FormerSession(config.data, connect, section.security())
         self._registration: BrokerRegistration | None = None
         self._epoch = 0  # of the journal
@@ -277,11 +277,11 @@ class Membership:
                     self._joined.set()
         except (BrokerIdTaken, Superseded) as error:
             if self._joined.is_set():
-                self._on_rejected(error)
+                self._on_ended(error)
             else:
                 self._rejection = error
         except Exception as error:
-            self._on_rejected(error)
+            self._on_ended(error)
         finally:
             self._joined.set()  # else join() would wait without a limit
 

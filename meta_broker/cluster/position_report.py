@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from journal.state.checkpointed import wall_clock_ms
+from journal.state.wall_clock import wall_clock_ms
 from meta_broker.replication.stale_copy import WRITE_S
 from meta_broker.store.message_store import MessageStore
 from zk.brokers.journal_position import JournalPosition

@@ -17,17 +17,18 @@ from journal.errors import DirectoryIsBackup
 from journal.records.header import Lsn, Offset
 from journal.records.ledger import RESTORED_BY, Disagreement, LedgerEntry
 from journal.records.record import DroppedRecords, PartitionEnd, PartitionName
-from journal.state.checkpointed import wall_clock_ms
 from journal.state.copy_marks import UNFINISHED_RESTORE
 from journal.state.fold import apply
 from journal.state.recovery import Recovered
 from journal.state.transaction_store import JournalTransactionStore
+from journal.state.wall_clock import wall_clock_ms
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Segments
 from journal.wal.storage import TMP_SUFFIX, DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, write_watermark
 from meta_broker.store.checkpoint_taking import checkpoint_opened
 from meta_broker.store.indexes import Indexes
+from meta_broker.store.topics import used_partitions
 from meta_client.operations.text import time_text
 from zk.brokers.replication import VersionedReplication, claim_epoch, read_replication, write_replication
 from zk.session.session import ZooKeeperSession
@@ -145,8 +146,8 @@ def _skip_offsets(
     """Move every partition's end on, by the record with which a start after a repair does that."""
     state, journal = store.state, store.journal
     # A branch in doubt may have been committed since, in partitions that have no messages in the back-up.
-    in_doubt = {name: 0 for branch in state.branches.values() for name in branch.extents}
-    ends = ends_of(in_doubt | {name: offset_range.end for name, offset_range in state.offset_ranges.items()})
+    used = dict.fromkeys(used_partitions(state), 0)
+    ends = ends_of(used | {name: offset_range.end for name, offset_range in state.offset_ranges.items()})
     moved = [PartitionEnd(name, end) for name, end in ends.items()]
     for at in range(0, len(moved), ENDS_PER_RECORD):
         record = DroppedRecords(tuple(moved[at : at + ENDS_PER_RECORD]))

@@ -60,7 +60,7 @@ class ArchiveTier:
         self._told: ArchiveManifest | None = None  # by the thread that archives
         self._sorted: list[ArchivedIndex | ArchivedIndexFile] | None = None  # as _indexes returns them
         self._begins: dict[PartitionName, tuple[int, int]] = {}  # by the view's begin, where a partition begins then
-        self._same: int | None = None  # segment that journal and archive share, as was checked last
+        self._checked_base: int | None = None  # of the segment that was compared last
         self._listing: asyncio.Future[None] | None = None
         self._list_at = 0.0  # when the archive may be listed again
         self.reads = 0
@@ -275,7 +275,7 @@ class ArchiveTier:
         have other records at those LSNs. Raises StorageFailed."""
         files, end = dict(self._journal.segments), self._journal.end
         shared = next((each for each in reversed(manifest.entries) if each.base in files and each.end <= end), None)
-        if shared is None or shared.base == self._same:
+        if shared is None or shared.base == self._checked_base:
             return
         try:
             sha256 = digest(files[Lsn(shared.base)])
@@ -286,7 +286,7 @@ class ArchiveTier:
                 f"{where} has another {shared.name} than the journal, of a history that was given up: name a new place "
                 f"in [retention] archive, and keep the old one, which `metaq audit` and Spark read"
             )
-        self._same = shared.base
+        self._checked_base = shared.base
 
     # -- writing ----------------------------------------------------------------------------------------------
 

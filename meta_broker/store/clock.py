@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from journal.state.checkpointed import TIME_MS_END
+from journal.state.wall_clock import TIME_MS_END
 from zk.session.lease import now
 
 log = logging.getLogger(__name__)

@@ -98,13 +98,19 @@ class DecisionRow(NamedTuple):
     brokers: str
 
 
+def _connected(url: str, *, autocommit: bool = False) -> psycopg.Connection[Any]:
+    """Connect as one who is refused by a policy that hides rows, rather than shown fewer. Raises psycopg.Error."""
+    connection = psycopg.connect(url, autocommit=autocommit, application_name="metaq certify")
+    connection.execute(_ALL_ROWS)
+    return connection
+
+
 @contextmanager
 def snapshot(url: str, markers: list[Marker], *, may_lack_table: bool = False) -> Iterator[DatabaseSnapshot]:
     """Open a snapshot; workers read it until the block ends. *may_lack_table*: coordinators decide. Raises
     DatabaseProblem."""
     try:
-        with psycopg.connect(url, autocommit=True, application_name="metaq certify") as connection:
-            connection.execute(_ALL_ROWS)
+        with _connected(url, autocommit=True) as connection:
             connection.execute(_BEGIN)
             name = _one(connection, "SELECT pg_export_snapshot()")
             wal = "pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn()"
@@ -223,8 +229,7 @@ def rows_now(url: str, marker: Marker, values: list[str]) -> list[str]:
         sql.Identifier(marker.column), marker.place
     )
     try:
-        with psycopg.connect(url, application_name="metaq certify") as connection:
-            connection.execute(_ALL_ROWS)
+        with _connected(url) as connection:
             return [value for (value,) in connection.execute(query, (values,))]
     except psycopg.Error as error:
         raise DatabaseProblem(str(error).strip().splitlines()[0]) from error
@@ -245,8 +250,7 @@ def stored_offsets(url: str, table: str) -> list[StoredOffset]:
     name = sql.Identifier(*table.split("."))
     query = sql.SQL('SELECT group_id, topic, partition, "offset" FROM {} ORDER BY 1, 2, 3').format(name)
     try:
-        with psycopg.connect(url, application_name="metaq certify") as connection:
-            connection.execute(_ALL_ROWS)
+        with _connected(url) as connection:
             return [StoredOffset(*row) for row in connection.execute(query)]
     except psycopg.Error as error:
         raise DatabaseProblem(str(error).strip().splitlines()[0]) from error

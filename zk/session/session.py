@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,7 +34,7 @@ from zk.session.lease import Lease
 from zk.session.lease_keeper import BoundedHandler, LeaseKeeper
 from zk.session.malformed import MalformedNodes
 from zk.session.multi import refusal_of, send_transaction
-from zk.session.newcomer import Newcomer
+from zk.session.newcomer import finds_less
 from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity, is_open
 from zk.tree.nodes import Node
 from zk.tree.paths import Paths, parent_of
@@ -122,8 +123,7 @@ class ZooKeeperSession:
                 f"{self.connect!r} is no ZooKeeper connect string ({error}): give host:port[,host:port...][/chroot]"
             ) from error
         self._is_open = True
-        newcomer = Newcomer(self.connect, self.security)
-        self._keeper = LeaseKeeper(self._client, handler, self.lease, newcomer.finds_less)
+        self._keeper = LeaseKeeper(self._client, handler, self.lease, partial(finds_less, self.connect, self.security))
         self._client.add_listener(self._on_state)
         self._keeper.start()
         try:

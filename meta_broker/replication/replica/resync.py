@@ -10,10 +10,10 @@ import shutil
 from journal.errors import StorageFailed, TruncationTooDeep
 from journal.records.header import Lsn
 from journal.replica.follower import JournalFollower
-from journal.state.checkpointed import wall_clock_ms
 from journal.state.initial_sync import begin_initial_sync, initial_sync_names
 from journal.state.saved_tail import DivergentTail
 from journal.state.truncation import clear, truncate
+from journal.state.wall_clock import wall_clock_ms
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import JournalIdentity, segment_base
 from journal.wal.storage import DirectoryStorage

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.state.checkpointed import wall_clock_ms
+from journal.state.wall_clock import wall_clock_ms
 from meta_broker.app.watchdog import GOOD_LOOKS, LOOKS, HangDetector, Look, LoopWatchdog
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.store.message_store import MessageStore

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from journal.records.record import PartitionName
-from journal.state.checkpointed import wall_clock_ms
 from journal.state.journal_state import OffsetRange
+from journal.state.wall_clock import wall_clock_ms
 from meta_broker.cluster.topic_announcer import TopicAnnouncer
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
 from meta_broker.store.message_store import MessageStore

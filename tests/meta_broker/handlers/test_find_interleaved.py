@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from journal.records.record import PartitionName
-from journal.state.checkpointed import wall_clock_ms
+from journal.state.wall_clock import wall_clock_ms
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
 from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.context import Context, Peer

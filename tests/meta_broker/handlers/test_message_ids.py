@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.state.checkpointed import TIME_MS_END
+from journal.state.wall_clock import TIME_MS_END
 from meta_broker.handlers.message_ids import MessageIds
 from meta_client.protocol.id_layout import BIRTH_MS
 

@@ -8,7 +8,7 @@ import pytest
 
 from journal.records.header import Lsn
 from journal.records.record import PartitionName
-from journal.state.checkpointed import wall_clock_ms
+from journal.state.wall_clock import wall_clock_ms
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.handlers.branch_timeouts import Timeouts

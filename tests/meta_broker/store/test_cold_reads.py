@@ -15,7 +15,7 @@ from journal.records.extents import Extent
 from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
-from journal.state.checkpointed import wall_clock_ms
+from journal.state.wall_clock import wall_clock_ms
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.store.cold_read import IN_THREAD, LOOP_SPANS_MAX, ColdRead, PageCacheWindow

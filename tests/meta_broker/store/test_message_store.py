@@ -11,7 +11,7 @@ from journal.errors import StorageFailed
 from journal.records.header import Lsn
 from journal.records.record import PartitionName
 from journal.records.xid import XaKey, Xid
-from journal.state.checkpointed import wall_clock_ms
+from journal.state.wall_clock import wall_clock_ms
 from journal.wal.high_watermark import LSN_MAX
 from journal.wal.storage_file import DirectoryFile
 from meta_broker.config.broker_config import BrokerConfig

@@ -131,7 +131,7 @@ class BadSector:
 
 
 def archived_and_read_back(directory: Path, url: str) -> None:
-    """Whole segments go to *url*, and are deleted here once the manifest there names them."""
+    """Move whole segments to *url*: they are deleted here once the manifest there names them."""
 
     async def story() -> None:
         async with stage(directory, section(url)) as on:

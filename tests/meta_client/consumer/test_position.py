@@ -1,4 +1,4 @@
-"""What a position may be."""
+"""Positions that are taken, and that are refused."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""What a marker column may be, and rows that a policy hides, on a real PostgreSQL."""
+"""Types of marker columns, and rows that a policy hides, on a real PostgreSQL."""
 
 import psycopg
 import pytest
@@ -44,7 +44,7 @@ def test_a_marker_that_is_named_twice_is_one(database: Database) -> None:
 
 
 def test_rows_that_a_policy_hides_are_not_passed_over(database: Database) -> None:
-    """What is hidden would be missing in no certificate."""
+    """Hidden rows would be missing in no certificate."""
     with database.connect() as connection:
         connection.execute("CREATE TABLE sold (gtrid text)")
         connection.execute("INSERT INTO sold VALUES ('a.1')")

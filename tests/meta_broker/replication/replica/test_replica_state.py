@@ -15,8 +15,8 @@ from journal.records.record import PartitionName
 from journal.records.topic_changes import TopicChange, TopicState
 from journal.replica.follower import JournalFollower
 from journal.state.checkpoint import encode_checkpoint
-from journal.state.checkpointed import wall_clock_ms
 from journal.state.initial_sync import begin_initial_sync
+from journal.state.wall_clock import wall_clock_ms
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage

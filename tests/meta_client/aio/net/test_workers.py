@@ -1,4 +1,4 @@
-"""What tasks wait for, beside threads."""
+"""Conditions and events that tasks wait for beside threads."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from tests.fixtures.loops import in_loop, until
 
 @in_loop
 async def test_a_wait_that_nobody_ended_leaves_nothing_behind() -> None:
-    """As of a service that polls a topic where nothing arrives."""
+    """Poll as a service does whose topic gets nothing."""
     condition = LoopCondition(asyncio.get_running_loop())
 
     def wait(timeout_s: float | None) -> bool:

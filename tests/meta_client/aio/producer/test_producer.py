@@ -281,7 +281,7 @@ async def cancelled(sending: Awaitable[object], held: Sequence[Request]) -> None
 
 
 def test_another_loop_is_refused(zookeeper: Chroot, start_broker: StartBroker) -> None:
-    """What it gathers would be sent by the client's loop, or never."""
+    """Messages gathered there would be sent by the client's loop, or never."""
     start_broker(0, {"orders": 1}, stored)
 
     async def in_another() -> None:
