@@ -36,6 +36,8 @@ settings.load_profile("metaq")
 
 # Tests start hundreds of programs: without bytecode each would compile every module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Programs of users keep what they print in a buffer, which the interpreter's end writes.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 # Public authorities certify no server of a test, and PyMySQL would read all of their certificates at each connection.
 os.environ["SSL_CERT_FILE"] = os.devnull

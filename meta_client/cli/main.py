@@ -131,6 +131,7 @@ def main() -> None:
         _run()
     finally:
         signal.signal(signal.SIGTERM, before)
+        _drop_unwritten()
 
 
 def _open_closed_streams() -> None:
@@ -139,6 +140,14 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def _drop_unwritten() -> None:
+    """Drop what standard output does not take: the interpreter would try once more, and end with status 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run() -> None:
@@ -155,7 +164,6 @@ def _run() -> None:
         click.echo(f"error: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except (BrokenPipeError, ReaderGone):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # stdout is closed: avoid an error at exit
         sys.exit(0)
     except OSError as error:  # of --help and --version, which no command runs
         click.echo(f"error: {_told(error)}", err=True)
