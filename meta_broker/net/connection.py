@@ -210,6 +210,8 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self.flush()
         self._detach()
         transport.set_protocol(successor)
+        if not transport.is_reading() and not transport.is_closing():
+            transport.resume_reading()  # it was paused while the request waited for its turn
         self._owner.closed(self)
         return True
 

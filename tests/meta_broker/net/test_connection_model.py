@@ -1,5 +1,6 @@
 """A connection against a dumb model, under random operations of its peer, its handlers, the server and the journal."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -53,6 +54,7 @@ class Transport:
         self.written = bytearray()
         self.reading = True
         self.closing = False
+        self.protocol: asyncio.Protocol | None = None  # that the connection was handed over to
 
     def set_write_buffer_limits(self, high: int) -> None:
         assert high == UNSENT_BYTES_MAX
@@ -84,6 +86,9 @@ class Transport:
 
     def is_closing(self) -> bool:
         return self.closing
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
 
     def close(self) -> None:
         self.closing = True
@@ -122,6 +127,7 @@ class Connections(RuleBasedStateMachine):
         self.turns = CountingTurns(self)
         make: Any = ClientConnection
         self.connection: ClientConnection = make(self, self, self.loop, bounds)
+        self.arrived_last = 0  # entries of `queue` that arrived with the last bytes
         self.arrived = 0  # requests received while that was allowed; each has the next number as its opaque
         self.queue: deque[int | WaitingFetch | None] = deque()  # to be handled, in this order; None: a quit
         self.waiting: list[WaitingFetch] = []  # handled, and put off until something wakes them
@@ -241,6 +247,7 @@ class Connections(RuleBasedStateMachine):
     )
     def receive(self, count: int, pausing: int, put_off: int, tail: int) -> None:
         data = b"".join(b"version %d\r\n" % (self.arrived + number) for number in range(count))
+        queued = len(self.queue)
         if not self.has_quit and not self.is_quitting:
             opaques = range(self.arrived, self.arrived + count)
             self.pausing |= {opaques[pausing]} if pausing < count else set()
@@ -252,6 +259,7 @@ class Connections(RuleBasedStateMachine):
                 self.queue.append(None)
             elif tail == 1:
                 self.is_garbled, data = True, data + b"version ?\r\n"
+        self.arrived_last = len(self.queue) - queued
         self.call(lambda: self.hand_over(data))
         assert not self.is_quitting or not self.transport.is_reading()
 
@@ -279,8 +287,9 @@ class Connections(RuleBasedStateMachine):
         woken = self.waiting[:] if together else [self.waiting[which % len(self.waiting)]]
         self.waiting = [each for each in self.waiting if each not in woken]
         for each in woken:
-            if not self.is_lost:
-                self.queue.append(each)
+            if not self.is_lost:  # bytes that nobody has decoded yet are no requests: it comes before them
+                undecoded = self.arrived_last if self.connection._receiver.undecoded else 0
+                self.queue.insert(len(self.queue) - undecoded, each)
             self.call(partial(self.connection.enqueue, each))
 
     @precondition(lambda self: not self.is_lost)
@@ -375,6 +384,35 @@ def test_fetches_woken_together_are_all_answered_if_a_goodbye_comes_between() ->
     assert one.is_quitting
     assert one.answered == 2
     one.turn()
+
+
+class Upgrading(Connections):
+    """A dispatcher that hands every connection over to another protocol, and the owner of what remains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.successor = asyncio.Protocol()
+
+    def handle(self, request: Version | Quit | WaitingFetch, peer: ClientConnection) -> None:
+        del request
+        assert peer.upgrade(ANSWER, lambda transport, name: self.successor)
+
+    def closed(self, connection: ClientConnection) -> None:
+        assert self.transport.protocol is self.successor
+
+
+def test_a_connection_that_is_handed_over_in_a_later_turn_is_read_on() -> None:
+    one = Upgrading()
+    one.connect()
+    assert not one.turns.is_over()
+    one.clock_step = TURN_S
+    one.hand_over(b"replicate 1\r\n")
+    assert not one.transport.reading
+    assert one.transport.protocol is None
+    one.loop.settle()
+    assert one.transport.protocol is one.successor
+    assert one.transport.reading
+    assert one.transport.written == ANSWER
 
 
 TestConnections = Connections.TestCase
