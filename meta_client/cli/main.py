@@ -4,6 +4,7 @@ Commands are entry points of the group `metaq.commands`, loaded on use: `metaq -
 package adds a command without being imported by another.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -143,11 +144,18 @@ def _open_closed_streams() -> None:
 
 
 def _drop_unwritten() -> None:
-    """Drop what standard output does not take: the interpreter would try once more, and end with status 120."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Drop what the standard streams do not take: the interpreter would try once more, and end with status 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _tell(error: str) -> None:
+    """Print *error*; where nobody can read it, the exit status alone tells."""
+    with contextlib.suppress(OSError):
+        click.echo(f"error: {error}", err=True)
 
 
 def _run() -> None:
@@ -158,18 +166,19 @@ def _run() -> None:
         sys.exit(INTERRUPTED)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "metaq"
-        click.echo(f"error: {error.format_message().rstrip('.')}: see `{command} --help`", err=True)
+        _tell(f"{error.format_message().rstrip('.')}: see `{command} --help`")
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        click.echo(f"error: {error.format_message()}", err=True)
+        _tell(error.format_message())
         sys.exit(error.exit_code)
     except (BrokenPipeError, ReaderGone):
         sys.exit(0)
     except OSError as error:  # of --help and --version, which no command runs
-        click.echo(f"error: {_told(error)}", err=True)
+        _tell(_told(error))
         sys.exit(Failure.exit_code)
     except Exception:  # of metaq's own making: not 1, which is an answer
-        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
         sys.exit(Failure.exit_code)
     sys.exit(status if isinstance(status, int) else 0)
 

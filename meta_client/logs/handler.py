@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, TextIO
+from typing import Final, Protocol
 
 from meta_client.logs.context import CONTEXT
 from meta_client.logs.limit import RepeatLimit
@@ -15,7 +15,14 @@ AUDIT: Final = "metaq.audit"  # the logger of operators' actions: none of its li
 LOST: Final = ("audit", "other")  # kinds of records
 
 
-class LimitedHandler(logging.StreamHandler[TextIO]):
+class LogStream(Protocol):
+    """Where a log goes."""
+
+    def write(self, text: str, /) -> object:
+        """Write *text*. Raises OSError if that is not possible; a part may have been written."""
+
+
+class LimitedHandler(logging.StreamHandler[LogStream]):
     """Writes records to *stream* with *fields*, without the repeats that a RepeatLimit leaves out. DEBUG and AUDIT have
     no limit. Any thread.
 
@@ -24,7 +31,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
     """
 
     def __init__(
-        self, stream: TextIO, fields: Mapping[str, str] | None = None, clock: Callable[[], float] = time.monotonic
+        self, stream: LogStream, fields: Mapping[str, str] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(stream)
         self._fields = dict(fields or {})

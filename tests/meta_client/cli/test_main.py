@@ -120,6 +120,11 @@ def test_output_that_can_not_be_written_is_an_error_of_one_line(words: str) -> N
     assert (done.returncode, done.stderr) == (2, "error: the operating system: No space left on device\n")
 
 
+@pytest.mark.parametrize(("words", "status"), [("version", 0), ("nope", 2), ("doctor nope", 2), ("--nope", 2)])
+def test_the_exit_status_is_the_same_where_errors_can_not_be_written(words: str, status: int) -> None:
+    assert in_shell(f"{PROGRAM} {words} 2>/dev/full").returncode == status
+
+
 def test_what_metaq_did_not_expect_is_no_answer() -> None:
     script = (
         "from meta_client.cli import main\n"
