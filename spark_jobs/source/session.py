@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_jobs.source.cluster import check_reachable, wait_for_executors
+from spark_jobs.source.cluster import ClusterAway, check_reachable, registering, wait_for_executors
 from spark_jobs.source.data_source import PUSHDOWN
 from spark_jobs.source.failures import SparkNotStarted, telling_line
 from zk.embedded.java import java_home, shim_home
@@ -77,7 +77,11 @@ def spark_session(
         for key, value in (_settings(Path(scratch), is_local=is_local) | dict(options)).items():
             builder = builder.config(key, value)
         try:
-            spark = builder.getOrCreate()
+            with registering(master) if is_standalone else nullcontext():
+                spark = builder.getOrCreate()
+        except ClusterAway:
+            _end_jvm()
+            raise
         except (PySparkException, Py4JError) as error:
             reason = telling_line(str(error))  # which asks the JVM
             _end_jvm()

@@ -108,6 +108,25 @@ def test_a_master_that_is_not_there_is_told_of_within_seconds(honest: Path) -> N
     assert took_s < WITHIN_S
 
 
+def test_a_port_that_is_no_master_s_is_told_of_within_seconds(honest: Path, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as stranger, said.open("w+b") as out:
+        master = f"spark://127.0.0.1:{stranger.getsockname()[1]}"
+        audit = start_metaq(["audit", str(honest), "--master", master, *CONF], stdin=out, stdout=out, stderr=out)
+        try:
+            stranger.settimeout(START_S)
+            with stranger.accept()[0], stranger.accept()[0] as driver:  # the first one looked whether anybody is here
+                assert driver.recv(1)
+                status = audit.wait(WITHIN_S)
+        finally:
+            audit.kill()
+            audit.wait()
+    assert status == 2, said.read_text()
+    last = said.read_text().splitlines()[-1]
+    assert last.startswith(f"error: what answers at {master} did not register the application within 12 s: ")
+    assert "Traceback" not in said.read_text()
+
+
 @pytest.mark.parametrize("master", ["spark://host", "spark://127.0.0.1:70000", "spark://a:1,b"])
 def test_what_is_no_address_is_refused(master: str) -> None:
     with pytest.raises(ClusterAway, match="is no HOST:PORT"):
