@@ -16,7 +16,7 @@ LOST: Final = ("audit", "other")  # kinds of records
 
 
 class LogStream(Protocol):
-    """Where a log goes."""
+    """Destination of a log."""
 
     def write(self, text: str, /) -> object:
         """Write *text*. Raises OSError if that is not possible; a part may have been written."""
