@@ -40,10 +40,11 @@ IndexRequest = Get | Fetch | OffsetQuery | Offsets | Count
 
 
 class Messages(msgspec.Struct, frozen=True):
-    """Messages that answer a get or fetch: *size* bytes after *line*."""
+    """Messages that answer a get or fetch: *size* bytes after *line*. *count*: those of the runs that end with them."""
 
     line: bytes
     size: int
+    count: int
     places: Sequence[JournalSlice]
     read: ColdRead  # keeps their segments open
 
@@ -109,9 +110,10 @@ class MessageReader:
             return _in_gap(index, request)
         self._count_archived(index, log)
         size = sum(place.bytes for place in places)
+        count = sum(place.messages for place in places)
         # No slave has the archive of its master.
         line = _head_line(context, request, size, log.end, places if index is log else ())
-        return Messages(line, size, places, ColdRead(self._segments, places))
+        return Messages(line, size, count, places, ColdRead(self._segments, places))
 
     def _count_archived(self, index: PartitionIndex, log: PartitionIndex) -> None:
         if index is not log and self._store.tier is not None:
@@ -151,7 +153,7 @@ class MessageReader:
         elif isinstance(found, Messages):
             if (data := self._cached(found.places, found.read)) is None:
                 return False
-            self._context.traffic.sent(request.topic, found.size)
+            self._context.traffic.sent(request.topic, found.count, found.size)
             peer.send_buffers([found.line, *data], len(found.line) + found.size)
         else:
             assert isinstance(request, Get | Fetch)
@@ -169,7 +171,7 @@ class MessageReader:
             if not self._send(request, peer, look_up, found):
                 assert isinstance(found, Messages)
                 data = await self._cold_reader.read(found.read)
-                self._context.traffic.sent(request.topic, len(data))
+                self._context.traffic.sent(request.topic, found.count, len(data))
                 peer.send_buffers([found.line, data], len(found.line) + len(data))
         except IndexDamaged as error:
             peer.send(index_damaged(self._context, error, request.opaque))
@@ -212,7 +214,8 @@ class MessageReader:
                 if not chunk:
                     peer.send(await self._when_loaded(lambda: _in_gap(index, request)))
                     return
-                answer = decide(await process.ask(request.group, chunk), len(chunk))
+                verdicts = await process.ask(request.group, chunk)
+                answer = decide(verdicts, len(chunk))
             except IndexDamaged as error:
                 peer.send(index_damaged(self._context, error, request.opaque))
                 return
@@ -229,7 +232,8 @@ class MessageReader:
                 moved_to = b"%d%b" % (request.offset + answer.size, why)
                 peer.send(encode_result(Status.MOVED, moved_to, request.opaque))
                 return
-            self._context.traffic.sent(request.topic, answer.size)
+            count = sum(verdict.end <= answer.size for verdict in verdicts)
+            self._context.traffic.sent(request.topic, count, answer.size)
             # No places: a filtered reader is not sent to a slave, whose configuration may lack the filter.
             peer.send(_head_line(self._context, request, answer.size, found.log.end, ()) + chunk[: answer.size])
 

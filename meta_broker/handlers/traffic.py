@@ -29,6 +29,7 @@ class TopicTraffic:
 
     messages_in: int = 0
     bytes_in: int = 0
+    messages_out: int = 0
     bytes_out: int = 0
 
 
@@ -45,9 +46,10 @@ class Traffic:
         totals.messages_in += messages
         totals.bytes_in += size
 
-    def sent(self, topic: str, size: int) -> None:
-        """Count message frames of *size* bytes in an answer."""
+    def sent(self, topic: str, messages: int, size: int) -> None:
+        """Count message frames of *size* bytes in an answer, which has the ends of runs of *messages* in all."""
         totals = self._by_label.get(topic) or self._totals(topic)
+        totals.messages_out += messages
         totals.bytes_out += size
 
     def totals(self) -> list[tuple[str, TopicTraffic]]:

@@ -52,6 +52,7 @@ def request_samples(context: Context) -> Iterator[Sample]:
     for topic, traffic in context.traffic.totals():
         yield Sample(f.MESSAGES_IN, traffic.messages_in, (topic,))
         yield Sample(f.BYTES_IN, traffic.bytes_in, (topic,))
+        yield Sample(f.MESSAGES_OUT, traffic.messages_out, (topic,))
         yield Sample(f.BYTES_OUT, traffic.bytes_out, (topic,))
 
 

@@ -48,6 +48,9 @@ MESSAGES_IN: Final = Family(
     "metaq_topic_messages_in_total", C, "Messages put, also by transactions that roll back.", ("topic",)
 )
 BYTES_IN: Final = Family("metaq_topic_bytes_in_total", C, "The same in bytes, headers included.", ("topic",))
+MESSAGES_OUT: Final = Family(
+    "metaq_topic_messages_out_total", C, "Messages in answers, those put together with the last of them.", ("topic",)
+)
 BYTES_OUT: Final = Family("metaq_topic_bytes_out_total", C, "Bytes of messages in answers.", ("topic",))
 PARTITIONS: Final = Family("metaq_topic_partitions", G, "Partitions that hold or held messages.", ("topic",))
 TOPIC_BYTES: Final = Family("metaq_topic_size_bytes", G, "Bytes between start and end of the partitions.", ("topic",))

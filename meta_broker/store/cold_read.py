@@ -92,7 +92,7 @@ def _pick(span: Sequence[JournalSlice], data: Data) -> Data | bytes:
     if len(span) == 1:
         return data
     view, start = memoryview(data), span[0].lsn
-    return b"".join([view[lsn - start : lsn - start + size] for lsn, size in span])
+    return b"".join([view[lsn - start : lsn - start + size] for lsn, size, _ in span])
 
 
 def _spans(places: Sequence[JournalSlice], merging: _ReadMerging) -> Iterator[Sequence[JournalSlice]]:
@@ -100,7 +100,7 @@ def _spans(places: Sequence[JournalSlice], merging: _ReadMerging) -> Iterator[Se
     gap_bytes, bytes_max = merging
     first, start = 0, places[0].lsn
     end = start
-    for at, (lsn, size) in enumerate(places):
+    for at, (lsn, size, _) in enumerate(places):
         if at > first and not (end <= lsn <= end + gap_bytes and lsn + size - start <= bytes_max):
             yield places[first:at]
             first, start = at, lsn

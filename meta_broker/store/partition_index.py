@@ -29,6 +29,7 @@ class JournalSlice(NamedTuple):
 
     lsn: int
     bytes: int
+    messages: int = 0  # of the run that ends with it; 0: the run goes on behind it
 
 
 class StoredExtent(NamedTuple):
@@ -156,7 +157,7 @@ class PartitionIndex:
         count, is_whole = len(self), False
         while bytes_max > 0 and entry < count:
             try:
-                base, lsn, _, size, _ = self._entry(entry)
+                base, lsn, _, size, messages = self._entry(entry)
             except IndexCold:
                 if entry == first:
                     raise
@@ -166,7 +167,7 @@ class PartitionIndex:
                 break  # in a gap
             wanted = min(size - skip, bytes_max)
             is_whole = wanted == size - skip
-            yield JournalSlice(lsn + skip, wanted)
+            yield JournalSlice(lsn + skip, wanted, messages if is_whole else 0)
             bytes_max -= wanted
             offset += wanted
             entry += 1

@@ -14,6 +14,7 @@ from meta_client.protocol.requests import Fetch, OffsetQuery, Version
 from meta_client.protocol.responses import Data, Result, Value
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.filters import NAMES, install_filters
+from tests.fixtures.scrape import Scrape, admin_url
 from tests.fixtures.wire import WireClient
 
 SECTION = "\n[filters.orders]\n" + "".join(f'{name} = "test-{name}"\n' for name in (*NAMES, "unknown"))
@@ -65,11 +66,12 @@ def test_a_group_gets_what_its_filter_accepts_and_others_get_everything(
     tmp_path: Path, installed: Path, bytes_max: int
 ) -> None:
     with (
-        running_broker(tmp_path / "broker", None, config=configured()) as broker,
+        running_broker(tmp_path / "broker", None, config=configured() + "[admin]\nport = 0\n") as broker,
         WireClient(broker.port) as client,
     ):
         bodies = fill(client)
         assert read(client, "even", bytes_max) == bodies[::2]
+        assert Scrape(admin_url(broker)).get("metaq_topic_messages_out_total", topic="orders") == len(bodies[::2])
         assert read(client, "raising", bytes_max) == [body for body in bodies if not body.startswith(b"3:")]
         assert read(client, "nothing", bytes_max) == read(client, "Attributed", bytes_max) == []
         assert read(client, "everybody", bytes_max) == bodies

@@ -15,8 +15,9 @@ from meta_broker.handlers.traffic import OTHER, TOPICS_MAX
 from meta_broker.metrics.families import FAMILIES
 from meta_client.admin.families import MetricKind
 from meta_client.admin.log_samples import FAMILIES as LOG
-from meta_client.protocol.messages import HEADER_BYTES
-from meta_client.protocol.requests import Fetch, Put, TakeCheckpoint, TransactionVerb, Version
+from meta_client.protocol.checksum import crc31
+from meta_client.protocol.messages import HEADER_BYTES, encode_frame
+from meta_client.protocol.requests import Fetch, MultiPut, Put, TakeCheckpoint, TransactionVerb, Version
 from meta_client.protocol.responses import Result
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.replicas import Replicas, wait_until
@@ -57,6 +58,7 @@ def test_messages_and_requests_are_counted(broker: BrokerProcess) -> None:
         seen = scrape(broker)
     assert seen.get("metaq_topic_messages_in_total", topic="orders") == 7
     assert seen.get("metaq_topic_bytes_in_total", topic="orders") == 7 * FRAME_BYTES
+    assert seen.get("metaq_topic_messages_out_total", topic="orders") == 2
     assert seen.get("metaq_topic_bytes_out_total", topic="orders") == 2 * FRAME_BYTES
     assert seen.get("metaq_topic_messages_in_total", topic="invoices") == 1
     assert seen.get("metaq_topic_size_bytes", topic="orders") == 7 * FRAME_BYTES
@@ -69,6 +71,20 @@ def test_messages_and_requests_are_counted(broker: BrokerProcess) -> None:
         assert took_s is not None
         assert 0 < took_s < 60
     assert seen.get("metaq_request_duration_seconds_count", verb="mput") is None, "nobody sent one"
+
+
+def test_messages_put_together_are_counted_out_with_the_last_of_them(broker: BrokerProcess) -> None:
+    with broker.client() as client:
+        frames = encode_frame(0, 0, BODY) * 5
+        assert client.result(MultiPut("orders", 0, 5, crc31(frames), None, None, 9, frames)).is_success
+        client.put("orders", 0, BODY)
+        ends = []
+        for offset, size in ((0, 3), (3, 1), (4, 1), (4, 2), (0, 6)):
+            client.get("orders", 0, offset * FRAME_BYTES, size * FRAME_BYTES)
+            ends.append(scrape(broker).get("metaq_topic_messages_out_total", topic="orders"))
+        client.get("orders", 0, 5 * FRAME_BYTES, FRAME_BYTES - 1)  # not whole
+        assert scrape(broker).get("metaq_topic_messages_out_total", topic="orders") == ends[-1]
+    assert ends == [0, 0, 5, 11, 17]
 
 
 def test_a_refused_put_and_a_waiting_fetch_are_counted(broker: BrokerProcess) -> None:

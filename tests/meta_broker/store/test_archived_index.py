@@ -54,7 +54,7 @@ def test_it_gives_the_places_that_the_index_gave(tmp_path: Path, written: Archiv
     index = again.partition(ORDERS)
     assert (index.start, index.end) == (0, (RUNS - 10) * RUN)
     for number in (0, 510, 511, 1_021, RUNS - 11):
-        assert warm_places(index, number * RUN + 20, 200)[0] == JournalSlice(1_000 + number * 200 + 20, RUN - 20)
+        assert warm_places(index, number * RUN + 20, 200)[0] == JournalSlice(1_000 + number * 200 + 20, RUN - 20, 5)
     assert len(warm_places(index, 0, 10 * RUN * RUNS)) == RUNS - 10
     assert len(warm_places(again.partition(STOCK), 0, 10 * RUN * RUNS)) == 3
 

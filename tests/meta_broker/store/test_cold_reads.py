@@ -117,7 +117,7 @@ def test_what_is_not_in_the_page_cache_of_an_index_is_never_waited_for(tmp_path:
             thread.join()
     if not cold:
         pytest.skip("a file system that keeps everything in memory")
-    assert found == [(1000 + offset + number, 1) for number in range(5)]
+    assert found == [(1000 + offset + number, 1, 1) for number in range(5)]
     assert 3 <= cold <= 12  # a bisect's worth
     assert list(again.places(offset, 5)) == found
 
@@ -129,7 +129,7 @@ def test_at_once_or_by_a_worker_the_bytes_are_those_of_the_records(store: Messag
         for _ in range(200):
             offset = rng.randrange(index.end)
             places = list(index.places(offset, rng.choice([1, 1000, 100_000, 4 * MIB])))
-            expected = b"".join(store.journal.read(*place) for place in places)
+            expected = b"".join(store.journal.read(place.lsn, place.bytes) for place in places)
             read = ColdRead(store.journal, places)
             assert read.run() == expected
             assert b"".join(read.cached() or []) == expected

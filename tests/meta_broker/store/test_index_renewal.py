@@ -48,8 +48,8 @@ def content(index: PartitionIndex) -> list[int]:
     """The LSN of everything there is, run by run, as a reader finds it."""
     found = []
     for offset in range(index.start, index.end, RUN_BYTES):
-        ((lsn, size),) = warm_places(index, offset, RUN_BYTES)
-        assert size == RUN_BYTES
+        ((lsn, size, count),) = warm_places(index, offset, RUN_BYTES)
+        assert (size, count) == (RUN_BYTES, 1)
         found.append(lsn)
     return found
 

@@ -5,7 +5,7 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,10 @@ COUNTED_TAIL = partition_index.COUNTED_ENTRIES_MAX
 
 def publication(base: int, size: int, lsn: int) -> IndexUpdate:
     return IndexUpdate(ORDERS, Offset(base), Extent(Lsn(lsn), size, 1 + size % 3, 1_700_000_000_000 + base))
+
+
+def slices(places: Iterable[JournalSlice]) -> list[tuple[int, int]]:
+    return [(place.lsn, place.bytes) for place in places]
 
 
 def set_chunk(entries: int) -> None:
@@ -223,7 +227,7 @@ class IndexMachine(RuleBasedStateMachine):
         """Read everything: damage is noticed before anything wrong is told, and the index is rebuilt."""
         try:
             for offset in range(self.end):
-                assert sum(size for _, size in self.places(offset, 1)) == 1
+                assert sum(place.bytes for place in self.places(offset, 1)) == 1
         except IndexDamaged:
             self.rebuild()
 
@@ -239,7 +243,7 @@ class IndexMachine(RuleBasedStateMachine):
                 found = list[int]()
                 while len(found) < min(bytes_max, self.end - offset):
                     more = self.places(offset + len(found), bytes_max - len(found))
-                    found += [lsn for at, size in more for lsn in range(at, at + size)]
+                    found += [lsn for at, size, _ in more for lsn in range(at, at + size)]
                 assert found == place[offset : offset + bytes_max]
             assert warm(functools.partial(self.index.nearest, offset)) == bases[offset]
         assert self.index.nearest(self.end) == self.index.nearest(2**63 - 1) == self.end
@@ -265,15 +269,19 @@ class IndexMachine(RuleBasedStateMachine):
 
     @invariant()
     def reads_on_where_it_stopped(self) -> None:
-        """Readers follow one another; each goes through the whole partition with its own step."""
+        """Readers follow one another; each goes through the whole partition with its own step, and counts each message
+        once."""
         self.notice()
         for step in (3, 11, 1000):
-            offset, read = 0, 0
+            offset, read, messages = 0, 0, 0
             while offset < self.end:
-                got = sum(size for _, size in self.places(offset, step))
+                places = self.places(offset, step)
+                got = sum(place.bytes for place in places)
                 assert 0 < got <= min(step, self.end - offset)
                 offset, read = offset + got, read + got
+                messages += sum(place.messages for place in places)
             assert read == self.end
+            assert messages == sum(each.extent.messages for each in self.published)
 
 
 TestIndex = IndexMachine.TestCase
@@ -293,7 +301,7 @@ def test_a_checkpoint_without_a_mark_means_rebuilding(tmp_path: Path) -> None:
     assert not index.restore(0, 10, IndexFileEntry(entries=0, crc=0))
     assert (index.start, index.end, index.is_damaged) == (0, 10, True)
     index.publish(publication(10, 5, 300))
-    assert list(index.places(10, 5)) == [(300, 5)]  # what is published now is no worse for it
+    assert slices(index.places(10, 5)) == [(300, 5)]  # what is published now is no worse for it
     for ask in (lambda: list(index.places(9, 5)), lambda: index.nearest(3), lambda: index.at_time(0)):
         with pytest.raises(IndexDamaged):
             ask()
@@ -301,7 +309,7 @@ def test_a_checkpoint_without_a_mark_means_rebuilding(tmp_path: Path) -> None:
     fresh.publish(publication(0, 10, 200))
     assert fresh.end == end
     index.rebuilt(fresh)
-    assert list(index.places(3, 9)) == [(203, 7), (300, 2)]
+    assert slices(index.places(3, 9)) == [(203, 7), (300, 2)]
 
 
 def test_a_whole_file_of_another_end_is_refused(tmp_path: Path) -> None:
@@ -309,7 +317,7 @@ def test_a_whole_file_of_another_end_is_refused(tmp_path: Path) -> None:
     index.publish(publication(0, 10, 200))
     entry = checkpoint(index)
     assert index.restore(0, 10, entry)
-    assert warm_places(index, 0, 10) == [(200, 10)]
+    assert slices(warm_places(index, 0, 10)) == [(200, 10)]
     assert index.restore(0, 11, entry)
     with pytest.raises(IndexDamaged, match="lost or damaged"):
         warm_places(index, 0, 10)
@@ -346,7 +354,7 @@ def test_every_flipped_byte_is_noticed(count: int, tmp_path: Path) -> None:
     path.write_bytes(content)
     again = PartitionIndex(path)
     assert again.restore(0, end, entry)
-    assert warm_places(again, 5, 10) == [(205, 5), (210, 5)]
+    assert slices(warm_places(again, 5, 10)) == [(205, 5), (210, 5)]
     assert b"".join(again.covered_with(None).filed.blocks(0)) == b"".join(index.covered_with(None).filed.blocks(0))
 
 
@@ -387,7 +395,7 @@ def test_a_start_reads_nothing_and_the_first_reader_proves_the_end_of_the_file(
     assert again.restore(0, 10_000, entry)
     assert read == []
     for _ in range(2):
-        assert warm_places(again, 5000, 10) == [(5200, 10)]
+        assert slices(warm_places(again, 5000, 10)) == [(5200, 10)]
     assert read[0] == 499
     assert len(set(read)) == len(read) <= 13  # and a bisect's worth, each once
 
@@ -436,7 +444,7 @@ def test_damage_that_no_start_saw_is_noticed_by_the_first_reader(
     assert (path.read_bytes() if path.exists() else None) == before
     assert index.spill() is None
     assert index.mark is None
-    assert list(index.places(60, 10)) == [(300, 10)]
+    assert slices(index.places(60, 10)) == [(300, 10)]
     fresh, end = index.rebuilding()
     for number in range(6):
         fresh.publish(publication(10 * number, 10, 200 + 10 * number))
@@ -445,7 +453,7 @@ def test_damage_that_no_start_saw_is_noticed_by_the_first_reader(
     entry = checkpoint(index)
     again = PartitionIndex(path)
     assert again.restore(0, 70, entry)
-    assert warm_places(again, 0, 70) == [*((200 + 10 * number, 10) for number in range(6)), (300, 10)]
+    assert slices(warm_places(again, 0, 70)) == [*((200 + 10 * number, 10) for number in range(6)), (300, 10)]
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -456,7 +464,7 @@ def test_a_file_that_nobody_wanted_is_added_to(tmp_path: Path) -> None:
     entry = checkpoint(index)
     index = PartitionIndex(path)
     assert index.restore(0, 70, entry)
-    assert warm_places(index, 0, 70) == [*((200 + 10 * number, 10) for number in range(6)), (300, 10)]
+    assert slices(warm_places(index, 0, 70)) == [*((200 + 10 * number, 10) for number in range(6)), (300, 10)]
     assert warm(lambda: index.at_time(1_700_000_000_050)) == 50
     assert warm(lambda: index.at_time(6)) == 0
     assert told == []
@@ -472,7 +480,7 @@ def test_want_of_descriptors_is_no_damage(tmp_path: Path) -> None:
             warm_places(index, 0, 10)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert warm_places(index, 0, 10) == [(200, 10)]
+    assert slices(warm_places(index, 0, 10)) == [(200, 10)]
     assert told == []
 
 
@@ -566,7 +574,7 @@ def test_a_gap_at_the_beginning_is_in_front_of_the_first_run(tmp_path: Path) -> 
             assert index.resumes(offset) == 1000
             assert [run.offset for run in index.runs(offset) if run.bytes] == [1000]
             assert index.nearest(offset) == 1000
-        assert list(index.places(1000, 100)) == [JournalSlice(Lsn(256), 50)]
+        assert list(index.places(1000, 100)) == [JournalSlice(Lsn(256), 50, 1 + 50 % 3)]
 
 
 def test_a_count_of_a_cold_index_loads_a_bounded_part_of_it(
