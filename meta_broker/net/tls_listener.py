@@ -19,7 +19,7 @@ from typing import Final
 from meta_broker.access.addresses import AddressRange, is_in, network_of, parse_address, parse_range
 from meta_broker.config.tls_section import TlsSection
 from meta_client.errors import InvalidSecurity
-from meta_client.net.tls import certificate_end
+from meta_client.net.tls import certificate_validity
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import OPAQUE_ABSENT
 from meta_client.protocol.status import Status
@@ -49,15 +49,24 @@ class PortTls:
     def _load(self, section: TlsSection) -> None:
         assert section.certificate is not None
         self.context = section.server_context()
-        self.ends = certificate_end(section.certificate)
+        validity = certificate_validity(section.certificate)
+        self.ends = None if validity is None else validity.ends
         self._plain_from = _ranges(section)
         if self.ends is not None and (left_s := self.ends - time.time()) < ENDS_SOON_S:
             told = "certificate ends soon, or has ended certificate=%s days=%.1f"
             log.warning(told, section.certificate, left_s / DAY_S)
 
     def renew(self, section: TlsSection) -> None:
-        """Load the files again, for connections from now on; log it, and change nothing, if they can't be used."""
+        """Load the files again, for connections from now on; log it, and change nothing, if they can't be used, or if
+        clients would refuse the new certificate by its dates and not the former one."""
+        assert section.certificate is not None
         try:
+            now, validity = time.time(), certificate_validity(section.certificate)
+            has_ended = self.ends is not None and self.ends < now
+            if validity is not None and not has_ended and not validity.begins <= now <= validity.ends:
+                raise InvalidSecurity(
+                    f"TLS: the certificate {section.certificate} has ended, or has not begun: name one that holds now"
+                )
             self._load(section)
         except InvalidSecurity as error:
             log.error("TLS not renewed, the former certificate stays error=%s", error)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from meta_client.errors import InvalidSecurity
 
@@ -60,12 +60,22 @@ def load_certificate(
         raise InvalidSecurity(f"TLS: the certificate {files} can't be used: {_reason(error)}") from error
 
 
-def certificate_end(certificate: str | os.PathLike[str]) -> float | None:
-    """Return when the first certificate of a PEM file ends, in seconds since 1970; None if it can't be told."""
+class Validity(NamedTuple):
+    """First and last second of a certificate, since 1970."""
+
+    begins: float
+    ends: float
+
+
+def certificate_validity(certificate: str | os.PathLike[str]) -> Validity | None:
+    """Return when the first certificate of a PEM file holds; None if it can't be told."""
     # The one way that the standard library has to read one; not a public one.
     decode: Callable[[str], dict[str, str]] | None = getattr(_ssl, "_test_decode_cert", None)
+    if decode is None:
+        return None
     try:
-        return None if decode is None else float(ssl.cert_time_to_seconds(decode(os.fspath(certificate))["notAfter"]))
+        found = decode(os.fspath(certificate))
+        return Validity(*(float(ssl.cert_time_to_seconds(found[key])) for key in ("notBefore", "notAfter")))
     except (OSError, ValueError):  # ssl.SSLError too
         return None
 

@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from meta_client.net.security import Security
 from meta_client.net.tls import TlsConfig
 from meta_client.protocol.requests import Fetch, Put, Version
 from meta_client.protocol.responses import Data
-from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker, wait_with
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.replicas import ProxyLink, ReplicaProcess, wait_until
@@ -210,6 +211,20 @@ def test_a_reload_renews_the_certificate_and_keeps_the_old_one_when_it_is_bad(
                 Connection.open(url(broker), 60, security)
             Connection.open(url(broker), 60, Security(TlsConfig(ca=certificates.ca))).close()
             wait_result(before.submit(Version(next_opaque())), 60, "an earlier connection goes on")
+
+
+def test_a_reload_keeps_a_certificate_that_holds_when_the_new_one_does_not(tmp_path: Path) -> None:
+    """Nobody could connect with it: one that has ended, or has not begun by this clock."""
+    own = Certificates(tmp_path / "own")
+    now = datetime.now(UTC)
+    with running_broker(tmp_path / "broker", None, config=CONFIG + own.tls()) as broker:
+        for begins, ends in ((None, now - timedelta(days=1)), (now + timedelta(days=1), None)):
+            before = len(broker.log)
+            own.server(begins=begins, ends=ends)
+            broker.hang_up()
+            wait_with(lambda: "reloaded file=" in broker.log_from(before), broker)  # noqa: B023 - called at once
+            assert "TLS not renewed, the former certificate stays" in broker.log_from(before)
+            Connection.open(url(broker), 60, Security(TlsConfig(ca=own.ca))).close()
 
 
 def test_plain_connections_from_where_they_are_allowed(tmp_path: Path, certificates: Certificates) -> None:
