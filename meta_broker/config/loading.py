@@ -128,6 +128,8 @@ def _parse(source: bytes, where: str) -> _File:
         raise ConfigError(f"{where}: not TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{where}: not TOML: nested too deeply") from error
+    if _holds_zero_byte(raw):
+        raise ConfigError(f"{where}: a text in it holds a zero byte, which no name of a file or host does: remove it")
     _check_names(raw, where)
     try:
         return msgspec.convert(raw, _File, strict=True)
@@ -135,6 +137,16 @@ def _parse(source: bytes, where: str) -> _File:
         text, _, place = str(error).partition(" - at ")
         key = place.strip("`").removeprefix("$.") or "the file"
         raise ConfigError(f"{where}: {key}: {text[0].lower()}{text[1:]}") from error
+
+
+def _holds_zero_byte(value: Any) -> bool:
+    """Return whether a text in *value* has a zero byte, for which calls of the system raise what no caller expects."""
+    match value:
+        case dict():
+            return any(map(_holds_zero_byte, [*value, *value.values()]))
+        case list():
+            return any(map(_holds_zero_byte, value))
+    return isinstance(value, str) and "\0" in value
 
 
 def _check_names(raw: dict[str, Any], where: str) -> None:

@@ -11,7 +11,7 @@ from meta_broker.config.broker_config import TopicConfig
 from meta_broker.config.loading import load
 from meta_client.protocol.requests import Get, TopicVerb
 from meta_client.protocol.responses import Value
-from tests.fixtures.broker import CONFIG, BrokerProcess
+from tests.fixtures.broker import CONFIG, SHARED, BrokerProcess
 from tests.fixtures.topic_commands import done, put
 from tests.fixtures.wire import WireClient
 
@@ -65,6 +65,21 @@ def test_an_invalid_file_changes_nothing_and_says_why(lone_broker: BrokerProcess
             "did you mean 'partitions'?\""
         )
         assert (client.stats("topics"), checksum_line(client)) == before
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        '[access]\nfile = "a\\u0000b"',
+        '[tls]\ncertificate = "c.pem"\nca = "a\\u0000b"',
+        '[admin]\ntoken_file = "\\u0000"',
+    ],
+)
+def test_a_name_that_no_file_can_have_ends_no_broker(section: str, shared_lone_broker: BrokerProcess) -> None:
+    line = Reloading(shared_lone_broker).reload(f"{SHARED}\n{section}\n", says="not reloaded, everything stays")
+    assert "holds a zero byte" in line
+    with WireClient(shared_lone_broker.port) as client:
+        client.put("meta-test", 0, b"m")
 
 
 def test_a_decision_holds_until_the_topics_own_section_changes(lone_broker: BrokerProcess) -> None:
