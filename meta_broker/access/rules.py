@@ -13,6 +13,7 @@ from meta_broker.access.principal import Principal, is_pattern
 from meta_broker.access.quota import UNLIMITED, Quota, merged, parse_quota
 from meta_broker.access.scram import Verifier, Verifiers
 from meta_broker.errors import ConfigError
+from meta_client.net.security import why_not_private
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 _PATTERNS: Final = ("produce", "consume", "groups", "admin", "decide")
@@ -63,11 +64,11 @@ def load_rules(path: Path) -> Principals:
     """Read the access file. Raises ConfigError, which names file, principal and key, and never quotes a secret."""
     try:
         with path.open("rb") as file:
-            mode, source = os.fstat(file.fileno()).st_mode, file.read(FILE_BYTES_MAX + 1)
+            status, source = os.fstat(file.fileno()), file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}: name a readable TOML file with access.file") from error
-    if mode & 0o077:
-        raise ConfigError(f"{path}: others than its owner may read or change it: chmod 600 {path}")
+    if why := why_not_private(path, status):
+        raise ConfigError(why)
     if len(source) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes")
     return parse_rules(source, str(path))

@@ -19,7 +19,14 @@ class AccessSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def rules(self) -> Principals | None:
         """Read the file; None: there is none. Raises ConfigError."""
-        return None if self.file is None else load_rules(Path(self.file))
+        if self.file is None:
+            return None
+        rules = load_rules(Path(self.file))
+        if not rules.principals:
+            raise ConfigError(
+                f"{self.file} names no principal, so that nobody could connect: `metaq access add` adds one"
+            )
+        return rules
 
     def credentials(self) -> Credentials | None:
         """Return those of this broker, as its password file has them now. Raises InvalidSecurity."""

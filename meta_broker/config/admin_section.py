@@ -9,6 +9,7 @@ import msgspec
 from meta_broker.config.broker_section import check_range, why_not_a_host
 from meta_broker.errors import ConfigError
 from meta_client.errors import InvalidSecurity
+from meta_client.net.security import why_not_private
 
 TOKEN_BYTES_MIN: Final = 16
 TOKEN_BYTES_MAX: Final = 1024
@@ -28,11 +29,11 @@ class AdminSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         path, remedy = Path(self.token_file), f"write {TOKEN_BYTES_MIN} random characters or more"
         try:
             with path.open("rb") as file:
-                mode, line = os.fstat(file.fileno()).st_mode, file.read(TOKEN_BYTES_MAX + 1).split(b"\n", 1)[0].strip()
+                status, line = os.fstat(file.fileno()), file.read(TOKEN_BYTES_MAX + 1).split(b"\n", 1)[0].strip()
         except OSError as error:
             raise InvalidSecurity(f"the token file {path} can't be read: {error.strerror}") from error
-        if mode & 0o077:
-            raise InvalidSecurity(f"{path}: others than its owner may read or change it: chmod 600 {path}")
+        if why := why_not_private(path, status):
+            raise InvalidSecurity(why)
         if not TOKEN_BYTES_MIN <= len(line) <= TOKEN_BYTES_MAX or not line.isascii() or len(line.split()) > 1:
             raise InvalidSecurity(f"{path} holds no token in its first line: {remedy}")
         return line.decode()

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from meta_client.cli.main import Failure
 from meta_client.cli.options import connected
 from meta_client.cli.output import databases_option, logs_option, zk_option
+from meta_client.net.security import why_not_private
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 TOKEN_CHARACTERS_MIN: Final = 16
@@ -136,8 +137,8 @@ def console(
 
 
 def _token_in(path: Path) -> str:
-    if path.stat().st_mode & 0o077:
-        raise click.UsageError(f"{path}: others than its owner may read or change it: chmod 600 {path}")
+    if why := why_not_private(path, path.stat()):
+        raise click.UsageError(why)
     token = path.read_text().strip()
     if (
         len(token) < TOKEN_CHARACTERS_MIN

@@ -38,6 +38,15 @@ class Credentials:
             raise InvalidSecurity(f"a user and a password of 1 to {PASSWORD_BYTES_MAX} bytes are needed")
 
 
+def why_not_private(path: str | os.PathLike[str], status: os.stat_result) -> str:
+    """Return why others than root and this process's user may read or change a file; blank: they may not."""
+    if status.st_mode & 0o077:
+        return f"{path}: others than its owner may read or change it: chmod 600 {path}"
+    if status.st_uid not in (0, os.geteuid()):
+        return f"{path}: it belongs to another user, who may change it: make it this process's user's, by chown"
+    return ""
+
+
 class Security(NamedTuple):
     """Safety of each connection of a client."""
 

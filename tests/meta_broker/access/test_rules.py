@@ -1,5 +1,6 @@
 """The access file: checked whole, secrets never quoted; patterns, addresses and certificates name one principal."""
 
+import os
 import re
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from meta_broker.access.attempts import FAILURES_MAX, RECOVERY_S, REMEMBERED_MAX
 from meta_broker.access.principal import Principal, Right, matches
 from meta_broker.access.rules import load_rules, parse_rules
 from meta_broker.access.scram import Verifier
+from meta_broker.config.access_section import AccessSection
+from meta_broker.config.admin_section import AdminSection
 from meta_broker.errors import ConfigError
 from meta_broker.net.identified import certificate_names
+from meta_client.errors import InvalidSecurity
 
 VERIFIER = str(Verifier.of("pencil", 4096))
 pieces = st.text("ab*.", max_size=8)
@@ -80,6 +84,35 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     assert set(load_rules(path).principals) == {"shop"}
     with pytest.raises(ConfigError, match="name a readable TOML file"):
         load_rules(tmp_path / "none.toml")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others are kept out by the permissions: run as root")
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    """Its owner may change it, though nobody else may: who may do what is for the broker's user and root to say."""
+    rules, token = tmp_path / "access.toml", tmp_path / "token"
+    rules.write_text(f'[principals.shop]\nverifier = "{VERIFIER}"\n')
+    token.write_text("a" * 32)
+    admin = AdminSection(token_file=str(token))
+    for path in (rules, token):
+        path.chmod(0o600)
+    assert set(load_rules(rules).principals) == {"shop"}
+    assert admin.token() == "a" * 32
+    for path in (rules, token):
+        os.chown(path, 65534, 65534)
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        load_rules(rules)
+    with pytest.raises(InvalidSecurity, match="belongs to another user"):
+        admin.token()
+
+
+def test_a_broker_does_not_take_a_file_that_names_nobody(tmp_path: Path) -> None:
+    """As an editor leaves it for a moment, or a full disk for good: a reload would shut everybody out."""
+    path = tmp_path / "access.toml"
+    path.touch(0o600)
+    for text in ("", 'secret = "s"\n', "[principals]\n"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="names no principal"):
+            AccessSection(file=str(path)).rules()
 
 
 def test_the_narrowest_range_counts() -> None:
