@@ -42,6 +42,7 @@ class Peer(Protocol):
     address: str  # remote, without the port
     certificate: tuple[str, ...]  # names in the peer's verified certificate
     has_logged_in: bool
+    former: tuple[Principal, ...]  # it belonged to them before another login
 
     @property
     def network(self) -> str:

@@ -55,12 +55,13 @@ class Gate:
         self._links = [link for link in self._links if not link[1].is_closing()]
 
     def has_changed(self, peer: Peer) -> bool:
-        """Return whether by the rules *peer* is not what it is: its principal has changed, or its certificate or
-        address is that of another one."""
+        """Return whether by the rules *peer* is not what it is: its principal has changed, or a former one, whose long
+        polls go on; or its certificate or address is that of another one."""
         if (principal := peer.principal) is None:
             return False
         same = peer.has_logged_in or self.identify(peer.address, peer.certificate) == principal
-        return not same or self._rules.principals.get(principal.name) != principal
+        known = self._rules.principals
+        return not same or any(known.get(each.name) != each for each in (principal, *peer.former))
 
     def quota_of(self, principal: Principal) -> Quota:
         """Return the quota of *principal*."""

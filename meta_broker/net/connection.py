@@ -133,6 +133,8 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
     def become(self, principal: Principal) -> str:
         """Belong to *principal* from now on. Returns why not, blank if it does."""
         if not (why := self._owner.become(self, principal)):
+            if self.principal is not None and self.principal not in (principal, *self.former):
+                self.former += (self.principal,)
             self.principal, self.has_logged_in = principal, True
             self._receiver.limit(self._bounds.decoder)
         return why

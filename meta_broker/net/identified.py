@@ -27,6 +27,7 @@ class Identified(ABC):
         self.name = self.address = self.network = "?"
         self._log_context = {"conn": self.name}
         self.principal: Principal | None = None
+        self.former: tuple[Principal, ...] = ()  # before another login; what they began goes on
         self.has_logged_in = False  # else its principal follows from its certificate or address
         self.certificate: tuple[str, ...] = ()  # names in it
         self.login: Login | None = None  # one that has begun

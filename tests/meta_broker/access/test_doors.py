@@ -41,7 +41,7 @@ from meta_client.protocol.requests import (
 )
 from meta_client.protocol.responses import Result, Value
 from meta_client.protocol.scram import MECHANISM, login
-from tests.fixtures.access import PASSWORD, VERIFIER, AccessFile, known_as, logged_in, opened
+from tests.fixtures.access import PASSWORD, VERIFIER, AccessFile, known_as, log_in, logged_in, opened
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.forked import run_metaq
@@ -552,6 +552,25 @@ def test_a_principal_that_is_revoked_in_the_middle_of_its_work(tmp_path: Path) -
         decided = operator.result(BranchCommand(BranchVerb.ROLLBACK, prepared, "ann", "its service is gone", 3))
         assert decided.is_success, decided
         assert operator.read_all("orders", 0) == [], "nobody read what did not commit"
+
+
+def test_another_login_on_a_connection_keeps_no_rights_of_the_former_one(tmp_path: Path) -> None:
+    """A long poll ends with the rights of the principal that began it."""
+    own = AccessFile(tmp_path / "access.toml", reader=RIGHTS["reader"], shop='produce = ["*"]', nothing="")
+    with (
+        running_broker(tmp_path / "broker", None, config=CONFIG + own.section()) as broker,
+        logged_in(broker.port, "reader") as client,
+        logged_in(broker.port, "shop") as shop,
+    ):
+        client.send(Fetch("orders", "billing", 0, 0, 1024, 1, 60_000, 1000))
+        log_in(client, "nothing")
+        own.rights["reader"] = ""
+        own.write()
+        broker.hang_up()
+        wait_until(lambda: "reloaded file=" in broker.log, "it was read again")
+        shop.put("orders", 0, b"not for him any more")
+        with pytest.raises(ConnectionError):
+            client.receive()
 
 
 class RawSlaveOf:

@@ -30,6 +30,7 @@ class SilentPeer:
     address: str = "127.0.0.1"
     certificate: tuple[str, ...] = ()
     has_logged_in: bool = False
+    former: tuple[Principal, ...] = ()
     network: str = "127.0.0.1"
     account: QuotaAccount | None = None
     principal: Principal | None = None
