@@ -9,6 +9,7 @@ from journal.records.ledger import Disagreement, LedgerEntry
 from journal.records.states import BranchNotStarted, VerbRefused
 from journal.records.xid import XaKey
 from journal.state.live_branch import AppendResult
+from meta_broker.access.principal import Principal, Right
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.transaction import failure_text
 from meta_broker.handlers.writes import WriteReplies
@@ -64,7 +65,7 @@ class BranchHandler:
                     "branch decided by hand xid=%s decision=%s who=%s why=%s conn=%s",
                     *(key, decision.name, who, command.why, peer.name),
                 )
-            report = self._report(key)
+            report = self._report(key, peer.principal)
         except VerbRefused as error:
             self._replies.send_after_all(command, peer, Status.INTERNAL_ERROR, failure_text(error).encode())
             return
@@ -79,8 +80,9 @@ class BranchHandler:
         journal = self._store.journal
         return journal.read(lsn, size) if lsn + size <= journal.acknowledged_here else b""
 
-    def _report(self, key: XaKey) -> Report:
-        """Describe the live branch of this name; else the one an operator ended, or the one in the ledger.
+    def _report(self, key: XaKey, reader: Principal | None) -> Report:
+        """Describe the live branch of this name; else the one an operator ended, or the one in the ledger. *reader*
+        sees what is in messages of topics that it may consume; without rules everybody does.
 
         Raises BranchNotStarted.
         """
@@ -88,7 +90,13 @@ class BranchHandler:
         if (live := self._store.transactions.get(key)) is not None:
             if live.branch is None:
                 return empty_report(str(key), origin=live.origin, began_ms=live.began_ms, timeout_ms=live.timeout_ms)
-            report = live_report(live.branch, self._read, origin=live.origin, timeout_ms=live.timeout_ms)
+            report = live_report(
+                live.branch,
+                self._read,
+                origin=live.origin,
+                timeout_ms=live.timeout_ms,
+                may_read=lambda topic: reader is None or reader.may(Right.CONSUME, topic),
+            )
             return report if finding is None else report | {"finding": said_in(finding)}
         if (ended := self._store.state.heuristics.get(key)) is not None:
             return decided_report(ended)

@@ -122,6 +122,7 @@ class _First(msgspec.Struct):
     bytes: int
     attribute: str | None
     payload: str | None
+    is_hidden: bool = False
 
 
 class _Shown(msgspec.Struct):

@@ -79,7 +79,8 @@ def show_lines(report: Report, key: XaKey, now_ms: int, where: str, decided: boo
 
 def _message_text(message: dict[str, Any]) -> str:
     attribute = "" if message["attribute"] is None else f" attribute {message['attribute']!r}"
-    payload = "compressed" if message["payload"] is None else repr(message["payload"])
+    unknown = "hidden, you may not consume it" if message.get("is_hidden") else "compressed"
+    payload = unknown if message["payload"] is None else repr(message["payload"])
     place = f"{message['topic']}-{message['partition']}"
     return f"{place} id {message['id']}{attribute}, {message['bytes']:,} bytes: {payload}"
 

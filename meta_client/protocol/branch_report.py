@@ -28,8 +28,16 @@ Report = dict[str, Any]  # JSON
 Read = Callable[[int, int], bytes | memoryview]  # returns a number of journal bytes from an LSN on
 
 
-def live_report(branch: Branch, read: Read, *, origin: str = "", timeout_ms: int = 0) -> Report:
-    """Report on a branch with messages. *origin*: the client, if known. Times are in ms since 1970; 0: never."""
+def live_report(
+    branch: Branch,
+    read: Read,
+    *,
+    origin: str = "",
+    timeout_ms: int = 0,
+    may_read: Callable[[str], bool] = lambda _: True,
+) -> Report:
+    """Report on a branch with messages. *origin*: the client, if known. Times are in ms since 1970; 0: never. Of topics
+    that are not *may_read* no attribute and no payload are shown."""
     partitions = [
         {
             "topic": name.topic,
@@ -44,7 +52,7 @@ def live_report(branch: Branch, read: Read, *, origin: str = "", timeout_ms: int
     messages: list[Report] = []
     unreadable = None
     try:
-        messages.extend(_first_messages(branch, read))
+        messages.extend(_first_messages(branch, read, may_read))
     except UnreadableRange as error:  # the branch can be decided without its bytes
         unreadable = str(error)
     status = BranchStatus.PREPARED if branch.state is BranchState.PREPARED else BranchStatus.ACTIVE
@@ -102,7 +110,7 @@ def said_in(finding: Finding) -> Report:
     return {"who": finding.who, "why": finding.why, "evidence": finding.evidence, "time_ms": finding.time_ms}
 
 
-def _first_messages(branch: Branch, read: Read) -> Iterator[Report]:
+def _first_messages(branch: Branch, read: Read, may_read: Callable[[str], bool]) -> Iterator[Report]:
     left = MESSAGES_SHOWN
     for name, runs in branch.extents.items():
         for extent in runs:
@@ -114,7 +122,10 @@ def _first_messages(branch: Branch, read: Read) -> Iterator[Report]:
                 length, _, message_id, flag = HEADER.unpack_from(head, at)
                 at += HEADER_BYTES
                 shown = _preview(flag, head[at : at + length])
-                yield {"topic": name.topic, "partition": name.partition, "id": message_id, "bytes": length} | shown
+                if is_hidden := not may_read(name.topic):
+                    shown |= {"attribute": None, "payload": None}
+                place: Report = {"topic": name.topic, "partition": name.partition, "id": message_id, "bytes": length}
+                yield place | shown | {"is_hidden": is_hidden}
                 at += length
                 left -= 1
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import re
 import socket
 import time
@@ -184,6 +185,20 @@ def test_branches_are_for_the_principals_of_their_qualifier(served: tuple[Broker
     assert f"key={KEY}" in line
     assert 'who=root@db why="a test"' in line
     assert [line for line in lines if line.startswith("action=branch-commit outcome=denied principal=reader")]
+
+
+def test_what_is_in_a_branch_is_shown_to_those_who_may_consume_it(served: tuple[BrokerProcess, str]) -> None:
+    """To decide about a branch takes no right to read its messages."""
+    key = XaKey(Xid(1, b"secret", b"b"), "shop-3")
+    with logged_in(served[0].port, "shop") as shop, logged_in(served[0].port, "operator") as operator:
+        shop.verb(TransactionVerb.BEGIN, key)
+        shop.put("orders", 3, b"card 4711", key)
+        shop.verb(TransactionVerb.PREPARE, key)
+        shown = [client.result(BranchCommand(BranchVerb.SHOW, key, "", "", 1)).text for client in (shop, operator)]
+        shop.verb(TransactionVerb.ROLLBACK, key)
+    assert ["card 4711" in text for text in shown] == [False, True]
+    assert [json.loads(text)["first_messages"][0]["is_hidden"] for text in shown] == [True, False]
+    assert [json.loads(text)["messages"] for text in shown] == [1, 1]
 
 
 def test_who_ends_a_branch_that_another_began_is_in_the_audit_log(served: tuple[BrokerProcess, str]) -> None:
