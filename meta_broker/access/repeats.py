@@ -5,7 +5,7 @@ from typing import Final
 
 WINDOW_S: Final = 60.0  # the same line is written once in it
 LINES_MAX: Final = 100  # of one principal in a window
-RESETS_MAX: Final = 10_000  # the same of resets, of which a group has one a partition: more are refused, not left out
+FREE_ACTIONS_MAX: Final = 10_000  # of one principal in a window: more are refused, not left out
 
 
 class _PrincipalWindow:
@@ -46,18 +46,19 @@ class RepeatedLines:
         return left_out
 
 
-class NotedResets:
-    """Resets that each principal has had noted, which takes no more than the right to consume. Loop thread only."""
+class FreeActions:
+    """Actions of each principal that are noted, cost the broker nothing, and take an ordinary right: resets, of which a
+    group has one a partition, and findings. Loop thread only."""
 
     def __init__(self) -> None:
-        self._windows: dict[str, tuple[float, int]] = {}  # end, and resets noted
+        self._windows: dict[str, tuple[float, int]] = {}  # end, and actions noted
 
     def admit(self, principal: str, now: float) -> bool:
         """Return whether *principal* may have one more noted."""
         ends, noted = self._windows.get(principal, (0.0, 0))
         if now >= ends:
             ends, noted = now + WINDOW_S, 0
-        if noted >= RESETS_MAX:
+        if noted >= FREE_ACTIONS_MAX:
             return False
         self._windows[principal] = ends, noted + 1
         return True

@@ -1,10 +1,12 @@
 """Writes the audit log: wraps the handlers of what operators do, and tells how each request ended."""
 
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
+from meta_broker.access.repeats import RepeatedLines
 from meta_broker.handlers.context import Peer
-from meta_client.logs.audit import audit
+from meta_client.logs.audit import NOBODY, audit
 from meta_client.protocol.requests import (
     BranchCommand,
     BranchVerb,
@@ -41,11 +43,13 @@ AUDITED = frozenset({TopicCommand, BranchCommand, ResetGroup, TakeCheckpoint, St
 
 
 def audited(handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], None]:
-    """Wrap a handler: an action is logged with the status of its answer."""
+    """Wrap a handler: an action is logged with the status of its answer. Lines about refusals, which cost a peer
+    nothing, are limited, as those about denials are."""
+    refused = RepeatedLines()
 
     def handle_and_tell(request: Any, peer: Peer) -> None:
         if (action := action_of(request)) is not None:
-            peer = cast(Peer, _Telling(peer, *action))
+            peer = cast(Peer, _Telling(peer, *action, refused))
         handle(request, peer)
 
     return handle_and_tell
@@ -54,18 +58,28 @@ def audited(handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], None]:
 class _Telling:
     """A peer for one request, whose answer is logged once."""
 
-    def __init__(self, peer: Peer, action: str, facts: dict[str, object]) -> None:
+    def __init__(self, peer: Peer, action: str, facts: dict[str, object], refused: RepeatedLines) -> None:
         self._peer = peer
         self._action = action
         self._facts = facts
+        self._refused = refused
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._peer, name)
 
     def send(self, data: bytes) -> None:
         status = data.split(b" ", 2)[1].decode()
-        tell(self._action, self._peer, "done" if status == "200" else f"refused-{status}", **self._facts)
+        if status == "200":
+            tell(self._action, self._peer, "done", **self._facts)
+        else:
+            self._tell_refusal(f"refused-{status}")
         self._peer.send(data)
+
+    def _tell_refusal(self, outcome: str) -> None:
+        principal = NOBODY if self._peer.principal is None else self._peer.principal.name
+        line = (self._action, outcome, *map(str, self._facts.values()))
+        if (left_out := self._refused.admit(principal, line, time.monotonic())) is not None:
+            tell(self._action, self._peer, outcome, **self._facts, left_out=left_out or None)
 
 
 def tell(action: str, peer: Peer, outcome: str, **facts: object) -> None:

@@ -10,14 +10,22 @@ from meta_broker.access.attempts import FailedLogins
 from meta_broker.access.needs import NEEDS, Need
 from meta_broker.access.principal import Principal
 from meta_broker.access.quota import Quota
-from meta_broker.access.repeats import NotedResets, RepeatedLines
+from meta_broker.access.repeats import FreeActions, RepeatedLines
 from meta_broker.access.rules import Principals
 from meta_broker.access.scram import Login, LoginRefused
 from meta_broker.handlers.audited import action_of
 from meta_broker.handlers.context import Peer
 from meta_client.logs.audit import audit
 from meta_client.protocol.encoder import encode_result
-from meta_client.protocol.requests import OPAQUE_ABSENT, Authenticate, ResetGroup, TransactionCommand, TransactionVerb
+from meta_client.protocol.requests import (
+    OPAQUE_ABSENT,
+    Authenticate,
+    BranchCommand,
+    BranchVerb,
+    ResetGroup,
+    TransactionCommand,
+    TransactionVerb,
+)
 from meta_client.protocol.scram import MECHANISM
 from meta_client.protocol.status import Status
 
@@ -27,7 +35,8 @@ LOGIN_S_MAX: Final = 10.0  # from a connection to its login; then it is closed
 DECISIONS_MAX: Final = 10_000  # remembered
 NAME_MAX: Final = 255  # characters of a name whose decision is remembered: longer ones are made up
 _WHO_ARE_YOU: Final = b"log in first: this broker serves nobody whom it does not know"
-_RESETS: Final = b"too many resets in a minute for the audit log: try again later"
+_TOO_MANY: Final = b"too many of these in a minute for the audit log: try again later"
+_FINDINGS: Final = frozenset({BranchVerb.MIXED, BranchVerb.HAZARD})
 _REFUSED: Final = b"wrong user or password"  # the same for every reason
 
 
@@ -41,7 +50,7 @@ class Gate:
         self._decided: dict[tuple[str, Need], bool] = {}
         self._denied = RepeatedLines()
         self._logins = RepeatedLines()
-        self._resets = NotedResets()
+        self._free = FreeActions()
         self._links: list[tuple[Peer, asyncio.Transport]] = []  # connections that are no clients any more
 
     def renew(self, rules: Principals) -> None:
@@ -89,8 +98,8 @@ class Gate:
                 if not self._is_met(principal, need):
                     self._deny(request, peer, principal, need)
                     return
-            if isinstance(request, ResetGroup) and not self._resets.admit(principal.name, self._clock()):
-                _refuse(request, peer, Status.TOO_MANY, _RESETS)
+            if _is_free(request) and not self._free.admit(principal.name, self._clock()):
+                _refuse(request, peer, Status.TOO_MANY, _TOO_MANY)
                 return
             handle(request, peer)
 
@@ -157,6 +166,10 @@ class Gate:
         if (left_out := self._denied.admit(principal.name, (action, need), self._clock())) is not None:
             audit(action, principal.name, peer.name, "denied", needs=need, left_out=left_out or None, **facts)
         _refuse(request, peer, Status.NOT_AUTHORISED, f"{principal.name} may not {need}: it has no such right".encode())
+
+
+def _is_free(request: Any) -> bool:
+    return isinstance(request, ResetGroup) or (isinstance(request, BranchCommand) and request.verb in _FINDINGS)
 
 
 def _refuse(request: Any, peer: Peer, status: Status, text: bytes) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from journal.records.xid import XaKey, Xid
-from meta_broker.access.repeats import RESETS_MAX
+from meta_broker.access.repeats import FREE_ACTIONS_MAX
 from meta_broker.replication.link_protocol import Handshake, encode
 from meta_client import Client
 from meta_client.aio import Client as TaskClient
@@ -61,6 +61,8 @@ RIGHTS = {
     "slave": "replicate = true",
     "nothing": "",
     "repeated": "",
+    "inventive": 'decide = ["made-up"]',
+    "finder": 'decide = ["made-up"]',
     "eager": 'consume = ["orders"]',
     "everything": 'produce = ["*"]\nconsume = ["*"]\nadmin = ["*"]\ndecide = ["*"]\nreplicate = true',
 }
@@ -265,11 +267,13 @@ def test_resets_again_and_again_do_not_fill_the_audit_log(served: tuple[BrokerPr
     broker = served[0]
     statuses = Counter[int]()
     with logged_in(broker.port, "eager") as eager:
-        for first in range(0, RESETS_MAX + 500, 500):
+        for first in range(0, FREE_ACTIONS_MAX + 500, 500):
             eager.send(*[ResetGroup("orders", "billing", 1, 0, first + number, number) for number in range(500)])
             statuses.update(answer.status for _ in range(500) if isinstance(answer := eager.receive(), Result))
-    assert statuses == {200: RESETS_MAX, 429: 500}
-    assert len([line for line in audit_lines(broker) if "group-reset" in line and "=eager " in line]) == RESETS_MAX
+    assert statuses == {200: FREE_ACTIONS_MAX, 429: 500}
+    assert (
+        len([line for line in audit_lines(broker) if "group-reset" in line and "=eager " in line]) == FREE_ACTIONS_MAX
+    )
     with logged_in(broker.port, "operator") as operator:
         assert operator.result(ResetGroup("orders", "billing", 1, 0, 50, 1)).is_success
 
@@ -288,6 +292,31 @@ def test_denials_of_made_up_names_fill_neither_memory_nor_the_audit_log(served: 
         assert anonymous_bytes(broker.pid) - before < 40 * MIB
     denied = [line for line in audit_lines(broker) if line.startswith("action=get outcome=denied principal=nothing")]
     assert 50 < len(denied) < 1_000  # a hundred a minute
+
+
+def test_decisions_about_made_up_branches_do_not_fill_the_audit_log(served: tuple[BrokerProcess, str]) -> None:
+    """Each is another refusal, and costs nothing; who sends to a transaction may ask for them."""
+    broker, count = served[0], 2_000
+    keys = [XaKey(Xid(1, b"%d" % number, b"made up"), "made-up") for number in range(count)]
+    with logged_in(broker.port, "inventive") as inventive:
+        for first in range(0, count, 200):
+            some = keys[first : first + 200]
+            inventive.send(*[BranchCommand(BranchVerb.ROLLBACK, key, "ann", "x" * 300, 1) for key in some])
+            assert {inventive.receive().status for _ in some} == {500}
+    told = [line for line in audit_lines(broker) if "principal=inventive" in line]
+    assert 50 < len([line for line in told if "outcome=refused-500" in line]) < 500  # a hundred a minute
+
+
+def test_findings_again_and_again_do_not_fill_the_audit_log(served: tuple[BrokerProcess, str]) -> None:
+    """Refuses what is not noted: an equal finding costs nothing, and is success."""
+    broker, count = served[0], FREE_ACTIONS_MAX + 500
+    key, statuses = XaKey(Xid(1, b"found", b"b"), "made-up"), Counter[int]()
+    with logged_in(broker.port, "finder") as finder:
+        for first in range(0, count, 500):
+            finder.send(*[BranchCommand(BranchVerb.MIXED, key, "ann", "why", first, "seen") for _ in range(500)])
+            statuses.update(answer.status for _ in range(500) if isinstance(answer := finder.receive(), Result))
+        assert statuses == {200: FREE_ACTIONS_MAX, 429: 500}
+        finder.verb(TransactionVerb.FORGET, key)
 
 
 def test_logins_again_and_again_do_not_fill_the_audit_log(served: tuple[BrokerProcess, str]) -> None:
