@@ -6,6 +6,7 @@ power. System errors become StorageFailed here.
 
 import errno
 import fcntl
+import logging
 import os
 import pwd
 import time
@@ -17,6 +18,8 @@ from typing import Protocol
 from journal.errors import DirectoryInUse, DirectoryOfAnother, StorageFailed
 from journal.wal.file_move import copy, sync_directory, unshare
 from journal.wal.storage_file import Buffer, DirectoryFile, StorageFile, drop_clean, translated
+
+log = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
 BLOCK_BYTES = 4096  # unit of direct writes that every disk and file system accepts
@@ -111,7 +114,12 @@ class DirectoryStorage:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            _check_owner(path, os.fstat(fd).st_uid)
+            status = os.fstat(fd)
+            _check_owner(path, status.st_uid)
+            if status.st_mode & 0o022:
+                log.warning(
+                    "others may change this directory path=%s mode=%o: chmod go-w it", path, status.st_mode & 0o777
+                )
             _lock(fd)
         except DirectoryOfAnother:
             os.close(fd)

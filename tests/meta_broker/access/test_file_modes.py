@@ -40,6 +40,16 @@ def test_what_services_keep_is_for_their_user_alone(tmp_path: Path) -> None:
     assert readable_by_others(decisions, letters, offsets) == {}
 
 
+def test_a_directory_that_others_may_change_is_told(tmp_path: Path) -> None:
+    """They may put symbolic links there, which lead what the broker writes elsewhere."""
+    for mode, is_told in ((0o777, True), (0o775, True), (0o755, False)):
+        data = tmp_path / f"{mode:o}"
+        data.mkdir()
+        data.chmod(mode)
+        with running_broker(data, None) as broker:
+            assert (f"others may change this directory path={data}" in broker.log) is is_told
+
+
 def test_back_ups_and_what_is_restored_are_for_their_user_alone(tmp_path: Path, generous: None) -> None:
     with running_broker(tmp_path / "broker", None) as broker:
         with WireClient(broker.port) as client:
