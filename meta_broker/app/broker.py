@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from journal.errors import StorageFailed
+from meta_broker.app.daemon_call import in_daemon_thread
 from meta_broker.app.in_doubt_at_stop import is_any_prepared
 from meta_broker.app.service_manager import STOPPING, notify
 from meta_broker.app.watchdog import LoopWatchdog
@@ -186,6 +187,7 @@ class Broker:
 
     async def _run(self, ending: Ending, start: Start, context: Context, registration: RegistrationTask | None) -> None:
         role, server = self._role, start.server
+        reloading: asyncio.Task[None] | None = None
         while not ending.done():
             await asyncio.wait([ending], timeout=TICK_S)
             if not ending.done():
@@ -195,9 +197,14 @@ class Broker:
                     if ending.done():
                         break
                 role.tick(start, context.store)
-            if self._is_reload_requested and not ending.done():
+            if reloading is not None and reloading.done():
+                reloading.result()  # raises what went wrong
+                reloading = None
+            if self._is_reload_requested and reloading is None and not ending.done():
                 self._is_reload_requested = False
-                await self._reload(context, server)
+                reloading = start.loop.create_task(self._reload(context, server))
+        if reloading is not None and reloading.cancel():
+            self._is_reload_requested = True  # for the next opening, if there is one
         if ending.exception() is None and ending.result() is None:
             await self._stop_with_care(server, context, registration)
         await role.finish()
@@ -255,7 +262,7 @@ class Broker:
 
     async def _reload(self, context: Context, server: Server) -> None:
         """Read the configuration file again and apply its topics; on errors change nothing."""
-        fresh = await asyncio.to_thread(reload, context.config)
+        fresh = await in_daemon_thread(partial(reload, context.config), "reload")
         if fresh is None:
             return
         context.config = self._role.config = fresh

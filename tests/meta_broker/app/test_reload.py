@@ -1,15 +1,17 @@
 """The configuration file read again: what follows it, what does not, and what an invalid one says."""
 
 import dataclasses
+import os
 import time
 from pathlib import Path
 
 import pytest
 
+from journal.records.xid import XaKey, Xid
 from meta_broker.cluster.topic_announcer import reload
 from meta_broker.config.broker_config import TopicConfig
 from meta_broker.config.loading import load
-from meta_client.protocol.requests import Get, TopicVerb
+from meta_client.protocol.requests import Get, TopicVerb, TransactionVerb
 from meta_client.protocol.responses import Value
 from tests.fixtures.broker import CONFIG, SHARED, BrokerProcess
 from tests.fixtures.topic_commands import done, put
@@ -80,6 +82,22 @@ def test_a_name_that_no_file_can_have_ends_no_broker(section: str, shared_lone_b
     assert "holds a zero byte" in line
     with WireClient(shared_lone_broker.port) as client:
         client.put("meta-test", 0, b"m")
+
+
+def test_a_file_that_hangs_holds_up_nothing_else(lone_broker: BrokerProcess) -> None:
+    """As on a file system that does not answer: branches time out, connections too, and it stops when told."""
+    key = XaKey(Xid.of("order", "b"), "uq")
+    lone_broker.config_path.unlink()
+    os.mkfifo(lone_broker.config_path)
+    lone_broker.hang_up()
+    with WireClient(lone_broker.port) as client:
+        client.verb(TransactionVerb.BEGIN, key, timeout_seconds=1)
+        deadline = time.monotonic() + 30
+        while client.verb(TransactionVerb.STATUS, key) != b"unknown":
+            assert time.monotonic() < deadline, "the branch does not time out"
+            time.sleep(0.1)
+    assert lone_broker.stop() == 0
+    assert "reloaded" not in lone_broker.log
 
 
 def test_a_decision_holds_until_the_topics_own_section_changes(lone_broker: BrokerProcess) -> None:
