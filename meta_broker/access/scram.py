@@ -7,7 +7,6 @@ play the broker, and guess passwords at leisure, but not log in. A user that doe
 import base64
 import binascii
 import hashlib
-import hmac
 import secrets
 from typing import Final, NamedTuple, Self
 
@@ -19,6 +18,7 @@ ITERATIONS: Final = 16_384  # some ten milliseconds of a client at each connecti
 _ITERATIONS_MIN: Final = 4_096  # of RFC 7677
 _SALT_BYTES: Final = 16
 _KEY_BYTES: Final = 32
+_KIND_BYTES: Final = 8  # choose which user a made-up one is like
 
 
 class Verifier(NamedTuple):
@@ -74,13 +74,17 @@ class Verifiers:
         """*secret* makes up verifiers: as long as it stays, a user that does not exist has the same salt each time."""
         self._known = known
         self._secret = secret
-        counts = [each.iterations for each in known.values()]
-        self._iterations = max(set(counts), key=counts.count) if counts else ITERATIONS
+        kinds = [(each.iterations, len(each.salt)) for _, each in sorted(known.items())]
+        self._kinds = kinds or [(ITERATIONS, _SALT_BYTES)]
 
     def find(self, user: str) -> Verifier:
         """Return the verifier of *user*; of one that does not exist, one that no password fits."""
-        salt = hmac.digest(self._secret, b"salt" + user.encode(), hashlib.sha256)[:_SALT_BYTES]
-        made_up = Verifier(self._iterations, salt, secrets.token_bytes(_KEY_BYTES), secrets.token_bytes(_KEY_BYTES))
+        made = hashlib.shake_256(self._secret + user.encode()).digest(
+            _KIND_BYTES + max(size for _, size in self._kinds)
+        )
+        iterations, size = self._kinds[int.from_bytes(made[:_KIND_BYTES]) % len(self._kinds)]
+        salt = made[_KIND_BYTES:][:size]
+        made_up = Verifier(iterations, salt, secrets.token_bytes(_KEY_BYTES), secrets.token_bytes(_KEY_BYTES))
         return self._known.get(user, made_up)
 
     def has(self, user: str) -> bool:

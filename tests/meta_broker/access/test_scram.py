@@ -76,6 +76,15 @@ def test_a_user_that_does_not_exist_is_answered_like_one_that_does() -> None:
     assert first("nobody")[b"s"] == made_up[b"s"] != first("nobody2")[b"s"]  # each time the same
 
 
+def test_users_that_do_not_exist_have_the_same_variety_as_those_that_do() -> None:
+    """One whose verifier is of another kind, as from another program, is not told from made-up ones by that."""
+    odd = Verifier.of("x", 5000)._replace(salt=b"twelve bytes")
+    verifiers = Verifiers({"odd": odd} | {f"user-{number}": Verifier.of("x", 4096) for number in range(3)}, b"secret")
+    kinds = {(made.iterations, len(made.salt)) for made in (verifiers.find(f"nobody-{n}") for n in range(200))}
+    assert kinds == {(5000, 12), (4096, 16)}
+    assert len({verifiers.find("nobody")[:2] for _ in range(10)}) == 1, "each time the same"
+
+
 @pytest.mark.parametrize(
     "last", [b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl94G4=", b"v=", b"e=invalid-proof", b"", b"\xff", b"v=x,y=z"]
 )
