@@ -36,6 +36,7 @@ LOCKED_OUT: Final = (
 )
 READ_ONLY: Final = "This console only reads: start it with --allow-changes to change anything.\n"
 WRONG_HOST: Final = "This console does not listen at that name: open the URL that it printed, or add --allow-host.\n"
+TWO_LENGTHS: Final = "This request has two lengths: nothing was done.\n"
 FOREIGN: Final = "This request does not come from a page of this console: nothing was changed.\n"
 
 
@@ -120,6 +121,8 @@ class Guard:
     def _judge(self, scope: Scope) -> Response | None:
         """Return the response to a request that does not reach the application."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if {"content-length", "transfer-encoding"} <= headers.keys():
+            return PlainTextResponse(TWO_LENGTHS, 400, {"Connection": "close"})
         if (refusal := self._rules.refusal(scope["method"], headers)) is not None:
             return PlainTextResponse(refusal[1], refusal[0])
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -97,6 +97,23 @@ def test_a_body_that_is_none_or_never_comes_ends_its_connection_and_is_not_logge
         assert Path(out.name).read_text().count("\n") == 2, "strangers write no log"
 
 
+def test_a_request_of_two_lengths_is_refused_and_ends_its_connection(zookeeper: Chroot) -> None:
+    """A proxy that goes by the other length would take the rest for a request of somebody else."""
+    with tempfile.NamedTemporaryFile() as out:
+        process, url = started_console(zookeeper.connect, out, "--allow-changes")
+        port = int(re.findall(r":(\d+)/", url)[0])
+        lengths = "Content-Length: 50\r\nTransfer-Encoding: chunked"
+        head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n{lengths}\r\n\r\n"
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
+                peer.sendall(f"{head}0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+                answers = b"".join(iter(lambda: peer.recv(65536), b""))
+        finally:
+            process.kill()
+            process.wait()
+        assert re.findall(rb"HTTP/1.1 (\d+) ", answers) == [b"400"], answers
+
+
 def test_a_connection_without_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that sends a byte of it now and then; not one whose answer takes longer."""
     monkeypatch.setattr("meta_client.console.connection.REQUEST_S_MAX", 0.5)
