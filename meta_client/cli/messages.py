@@ -24,7 +24,7 @@ from meta_client.cli.inputs import (
 )
 from meta_client.cli.options import connected, direct_option, is_direct
 from meta_client.cli.output import json_option, refuse_away, zk_option
-from meta_client.cli.sending import NotYetReplicated, Sending, SendReport, Stopped
+from meta_client.cli.sending import Sending, SendReport, Stopped
 from meta_client.client import Client
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.position import EARLIEST, LATEST, Position
@@ -112,7 +112,7 @@ def produce(
 
     Messages travel in batches, in their order, and each is acknowledged before the command ends. When one can't be
     sent, or an input is bad, that is told with file and line, and how many messages are stored: all before it, and,
-    if a broker failed, perhaps some of those that were on their way. --dry-run looks at the whole input first. With
+    if a broker failed, perhaps some of those that were on their way. So it is when the output can't be written. --dry-run looks at the whole input first. With
     --json every message is told with its outcome, stored, not_replicated, unknown or not_stored, and with its place if
     it is stored.
 
@@ -149,10 +149,11 @@ def produce(
                     break
         except MetaError as error:
             why = str(error)
-        except KeyboardInterrupt:
-            with contextlib.suppress(Stopped, NotYetReplicated):
-                sending.stop("interrupted")
-            click.echo(f"interrupted after {sending.stored} messages, which are stored", err=True)
+        except (KeyboardInterrupt, SystemExit) as error:  # SIGINT, SIGTERM
+            try:
+                sending.stop("interrupted" if isinstance(error, KeyboardInterrupt) else "terminated")
+            except Stopped as told:
+                click.echo(str(told), err=True)
             raise
         sending.stop(why)
     click.echo(f"sent {sending.stored} messages to {topic} in {progress.seconds:.1f} s", err=True)

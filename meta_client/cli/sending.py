@@ -83,7 +83,7 @@ class Sending:
         # The listener's, which others only read.
         self._outcomes: Counter[SendReport] = Counter()
         self._first: str | None = None  # the first failure
-        self._interruption: OSError | None = None  # the output was closed
+        self._output: str | None = None  # why outcomes can't be shown
         self._listener.start()
 
     @property
@@ -93,8 +93,8 @@ class Sending:
 
     @property
     def has_failed(self) -> bool:
-        """True if any message has failed."""
-        return self._first is not None or self._interruption is not None
+        """True if any message has failed, or outcomes can't be shown."""
+        return self._first is not None or self._output is not None
 
     def send(self, item: Item) -> None:
         """Send one more; waits while too many are unacknowledged. Raises MetaError for a message that can't be sent at
@@ -106,12 +106,11 @@ class Sending:
         self._under_way.put((handle, item))
 
     def stop(self, why: str | None) -> None:
-        """Wait for unacknowledged messages. Raises Stopped if there is a reason *why* to stop early or a message
-        failed, NotYetReplicated if that is the only failure, and the OSError of showing."""
+        """Wait for unacknowledged messages. Raises Stopped if there is a reason *why* to stop early, a message failed
+        or its outcome can't be shown, NotYetReplicated if too late a replication is the only failure."""
         self._under_way.put(None)
         self._listener.join()
-        if self._interruption is not None:
-            raise self._interruption
+        why = why or self._output
         if (reason := self._first or why) is None:
             return
         text = f"stopped after {self.stored} messages, which are stored"
@@ -135,8 +134,8 @@ class Sending:
                 self._first = self._first or f"{item.where}: {error}"
                 told = error
             self._outcomes[SendReport.of(told)] += 1
-            if self._interruption is None:
+            if self._output is None:
                 try:
                     self._show(item, told)
-                except OSError as error:  # stop() raises it, on the command's thread
-                    self._interruption = error
+                except OSError as error:
+                    self._output = f"standard output: {error.strerror or error}"

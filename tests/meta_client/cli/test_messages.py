@@ -140,6 +140,42 @@ def test_a_reader_that_goes_away_is_no_error(metaq: Metaq, zookeeper: Chroot) ->
         assert (len(done.stdout), done.stderr) == (1, b"status 0\n")
 
 
+@pytest.mark.parametrize(
+    ("output", "why"), [("> /dev/full", "No space left on device"), ("| /bin/true", "Broken pipe")]
+)
+def test_outcomes_that_can_not_be_written_end_sending_with_what_is_stored(
+    metaq: Metaq, zookeeper: Chroot, tmp_path: Path, output: str, why: str
+) -> None:
+    produce = " ".join([*COMMAND, "produce", "orders", "--json", "--partition", "0-0", "--zk", zookeeper.connect])
+    status = tmp_path / "status"
+    line = f"(seq 3; sleep 1; seq 4 30000) | ( sleep 1; {produce}; echo $? > {status} ) {output}"
+    told = subprocess.run(["/bin/sh", "-c", line], capture_output=True, timeout=300).stderr.decode()
+    assert status.read_text() == "2\n", told
+    match = re.fullmatch(rf"error: stopped after (\d+) messages, which are stored: standard output: {why}\n", told)
+    assert match, told
+    shown = metaq("consume", "orders").stdout.split()
+    assert shown == [b"%d" % number for number in range(1, int(match[1]) + 1)]
+    assert 3 <= len(shown) < 30_000
+
+
+def test_a_signal_ends_sending_with_what_is_stored(metaq: Metaq, zookeeper: Chroot) -> None:
+    for number, (sent, ended, status) in enumerate(
+        [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
+    ):
+        command = [*COMMAND, "produce", "orders", "--json", "--zk", zookeeper.connect]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"one\ntwo\n")
+            assert [json.loads(process.stdout.readline())["outcome"] for _ in range(2)] == ["stored", "stored"]
+            process.send_signal(sent)
+            told = process.communicate(timeout=60)[1].decode()
+            assert process.returncode == status
+        assert told.strip() == f"stopped after 2 messages, which are stored: {ended}"
+        assert len(metaq("consume", "orders").stdout.split()) == 2 * (number + 1)
+
+
 def test_a_long_line_and_a_bad_one_say_where(metaq: Metaq) -> None:
     done = metaq("produce", "orders", stdin=b"good\n" + b"x" * (2_097_153) + b"\n", status=2)
     assert done.stderr == (
