@@ -112,9 +112,9 @@ def produce(
 
     Messages travel in batches, in their order, and each is acknowledged before the command ends. When one can't be
     sent, or an input is bad, that is told with file and line, and how many messages are stored: all before it, and,
-    if a broker failed, perhaps some of those that were on their way. So it is when the output can't be written. --dry-run looks at the whole input first. With
-    --json every message is told with its outcome, stored, not_replicated, unknown or not_stored, and with its place if
-    it is stored.
+    if a broker failed, perhaps some of those that were on their way. So it is when the output can't be written.
+    --dry-run looks at the whole input first. With --json every message is told with its outcome, stored,
+    not_replicated, unknown or not_stored, and with its place if it is stored.
 
     The exit status is 0 if everything is stored, 3 if all that was sent is on the master and some of it not yet
     replicated, which a broker in mode sync says when no slave is in sync, and 2 for everything else.
