@@ -19,7 +19,14 @@ from meta_client.cli.decisions import is_decided
 from meta_client.cli.doctor import doctor
 from meta_client.cli.options import branch_broker, connected, direct_option
 from meta_client.cli.output import confirm, json_option, print_rows, zk_option
-from meta_client.operations.branch_text import IN_DOUBT_COLUMNS, LEDGER_COLUMNS, in_doubt_row, ledger_row, show_lines
+from meta_client.operations.branch_text import (
+    IN_DOUBT_COLUMNS,
+    LEDGER_COLUMNS,
+    in_doubt_row,
+    key_word,
+    ledger_row,
+    show_lines,
+)
 from meta_client.operations.branches import NoBranch, OfflineBranches, OnlineBranches, OperatorBranches
 
 INCOMPLETE: Final = 1  # exit status: a broker's branches are missing
@@ -170,7 +177,7 @@ def _add_command(decision: HeuristicDecision, text: str) -> None:
             click.echo(json.dumps(ended | {"xid": str(key.xid)}))
             return
         click.echo(f"{ended['state'].replace('_', ' ')}: {key.xid}")
-        click.echo(f"once its coordinator has been told: metaq txn forget {key} {_where(directory, broker)}")
+        click.echo(f"once its coordinator has been told: metaq txn forget {key_word(key)} {_where(directory, broker)}")
 
 
 for _decision, _text in _DECISIONS.items():

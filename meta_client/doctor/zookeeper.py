@@ -5,6 +5,7 @@ gone gets one above what its broker has seen with its next claims. Every other n
 operator's to correct, and may be a genuine client's.
 """
 
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -127,7 +128,8 @@ def _advice(key: NodeKey) -> str:
         case PartitionKey(PartitionNode.OWNER_EPOCH):
             return "--apply deletes it: the next claim makes it again"
         case PartitionKey(PartitionNode.OFFSET, group, topic, partition):
-            return f"metaq groups reset {group} {topic}/{partition} --to earliest, or another place"
+            what = shlex.join([group, f"{topic}/{partition}"])
+            return f"metaq groups reset {what} --to earliest, or another place"
         case BrokerKey(BrokerNode.REPLICATION, broker_id):
             return (
                 f"it decides which slaves may be promoted: stop broker {broker_id} and its slaves before you delete it"

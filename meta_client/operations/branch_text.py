@@ -1,5 +1,6 @@
 """Output of `metaq txn list`, `ledger` and `show` for a branch. Pure."""
 
+import shlex
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -77,6 +78,11 @@ def show_lines(report: Report, key: XaKey, now_ms: int, where: str, decided: boo
     yield from remedy(report, key, where, decided)
 
 
+def key_word(key: XaKey) -> str:
+    """Return *key* as one word of a command: its qualifier is anybody's who may begin a branch."""
+    return shlex.quote(printable(str(key)))
+
+
 def _message_text(message: dict[str, Any]) -> str:
     attribute = "" if message["attribute"] is None else f" attribute {message['attribute']!r}"
     unknown = "hidden, you may not consume it" if message.get("is_hidden") else "compressed"
@@ -104,12 +110,12 @@ def remedy(report: Report, key: XaKey, where: str, decided: bool | None) -> Iter
     if report.get("decision") or report.get("finding"):
         when = "its coordinator has been told" if report.get("decision") else "rows and messages have been mended"
         yield f"resolve    when {when}:"
-        yield f"           metaq txn forget {key} {where}"
+        yield f"           metaq txn forget {key_word(key)} {where}"
         return
     if report["state"] != BranchStatus.PREPARED:
         yield "resolve    nothing to do: it is not prepared, and ends with its producer, or its timeout"
         return
-    commit, rollback = (f"metaq txn {verb} {key} {where} --why '...'" for verb in ("commit", "rollback"))
+    commit, rollback = (f"metaq txn {verb} {key_word(key)} {where} --why '...'" for verb in ("commit", "rollback"))
     if decided is not None:
         found = "decided to commit" if decided else "holds no decision, which means: roll back"
         yield f"resolve    the coordinator's log {found}"

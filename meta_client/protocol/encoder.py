@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import assert_never
 from urllib.parse import quote
 
-from journal.records.xid import BranchKey
+from journal.records.xid import BranchKey, LocalKey
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 from meta_client.protocol.limits import AUTH_BYTES_MAX, FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX, LINE_BYTES_MAX
@@ -246,6 +246,10 @@ def _transaction(request: TransactionCommand) -> bytes:
 def _word(text: str) -> bytes:
     if not text or _BLANK_OR_CONTROL.search(text):
         raise LocalProtocolError(f"{text!r} is empty or holds white space or control characters")
+    return _utf8(text)
+
+
+def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -258,7 +262,9 @@ _token = lru_cache(maxsize=1024)(_word)
 
 @lru_cache(maxsize=1024)
 def _key(key: BranchKey) -> bytes:
-    return _word(str(key))
+    if isinstance(key, LocalKey):
+        return _word(str(key))
+    return _utf8(str(key))  # control characters, too: another client may have sent them, and its branch must end
 
 
 @lru_cache(maxsize=1024)

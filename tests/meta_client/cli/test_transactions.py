@@ -12,7 +12,9 @@ from journal.records.xid import Xid
 from meta_client.client import Client
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.names import BROKER, branch, new_nonce
+from meta_client.operations.text import printable
 from meta_client.protocol.errors import XaError
+from meta_client.protocol.responses import Result
 from meta_client.protocol.xa import XaCode
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq
@@ -82,6 +84,37 @@ def test_on_brokers(zookeeper: Chroot, broker: BrokerProcess, client: Client) ->
         metaq("forget", str(xid), "--yes", *zk)
     assert rows(*zk) == {}
     assert b"order-2" not in stored(broker)
+
+
+@pytest.mark.parametrize("qualifier", ["shop-$(echo)`echo`;echo", "it's", "\x1b]0;pwned\x07\u202e"])
+def test_commands_that_are_shown_execute_nothing_else(qualifier: str, lone_broker: BrokerProcess) -> None:
+    """Whoever may begin a branch chooses its qualifier, and who copies the command is an operator."""
+    key = f"XID:1:67:62:{qualifier}"
+    with WireClient(lone_broker.port) as wire:
+        for line in (
+            f"transaction {key} s BEGIN 1",
+            f"put orders 0 1 0 {key} 2\r\nm",
+            f"transaction {key} s PREPARE 3",
+        ):
+            wire.socket.sendall(line.encode() + b"\r\n" * (not line.startswith("put")))
+            answer = wire.receive()
+            assert isinstance(answer, Result)
+            assert answer.is_success, answer
+    broker = ("--broker", lone_broker.url)
+    shown = metaq("show", str(Xid(1, b"g", b"b")), *broker).stdout
+    ended = metaq("rollback", str(Xid(1, b"g", b"b")), "--why", "no row", "--yes", *broker).stdout
+    again = metaq("show", str(Xid(1, b"g", b"b")), *broker).stdout
+    commands = [
+        line.partition("metaq txn ")[2] for line in (shown + ended + again).splitlines() if "metaq txn " in line
+    ]
+    words = [
+        subprocess.run(["sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True).stdout
+        for command in commands
+    ]
+    assert [text.splitlines()[:2] for text in words] == [
+        [verb, printable(key)] for verb in ("commit", "rollback", "forget", "forget")
+    ]
+    assert (shown + ended + again).replace("\n", "").isprintable()
 
 
 def test_in_a_directory(zookeeper: Chroot, broker: BrokerProcess, client: Client) -> None:
