@@ -43,7 +43,7 @@ def why_not_private(path: str | os.PathLike[str], status: os.stat_result) -> str
     if status.st_mode & 0o077:
         return f"{path}: others than its owner may read or change it: chmod 600 {path}"
     if status.st_uid not in (0, os.geteuid()):
-        return f"{path}: it belongs to another user, who may change it: make it this process's user's, by chown"
+        return f"{path}: it belongs to another user, who may change it: run this as that user, or chown it"
     return ""
 
 
