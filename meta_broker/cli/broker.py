@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import functools
 import os
+import re
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from zk.embedded.server import EmbeddedZooKeeper
 
 ZK_PORT: Final = 2181  # default port of ZooKeeper
+_PORT: Final = click.IntRange(0, 65535)
 
 _BROKER_OPTIONS = (
     click.option("--port", type=int, default=8123, show_default=True, help="0: any free one."),
@@ -44,7 +46,7 @@ _BROKER_OPTIONS = (
     ),
     click.option(
         "--admin-port",
-        type=click.IntRange(0, 65535),
+        type=_PORT,
         help="Serve metrics and health over HTTP, on [admin] host. 0: any free one. Without it: off.",
     ),
     log_options(),
@@ -205,8 +207,8 @@ def serve(config: BrokerConfig, *more: str) -> None:
     show_default=True,
     help="Directory for ZooKeeper and the journal; kept between runs.",
 )
-@click.option("--port", type=int, default=8123, show_default=True, help="The broker's; 0: any free one.")
-@click.option("--zk-port", type=int, default=ZK_PORT, show_default=True, help="ZooKeeper's; 0: any free one.")
+@click.option("--port", type=_PORT, default=8123, show_default=True, help="The broker's; 0: any free one.")
+@click.option("--zk-port", type=_PORT, default=ZK_PORT, show_default=True, help="ZooKeeper's; 0: any free one.")
 @click.option(
     "--topic",
     "topics",
@@ -216,7 +218,7 @@ def serve(config: BrokerConfig, *more: str) -> None:
 )
 @click.option(
     "--admin-port",
-    type=click.IntRange(0, 65535),
+    type=_PORT,
     default=0,
     show_default=True,
     help="Of metrics and health; 0: any free one.",
@@ -280,6 +282,6 @@ def _zookeeper(data: Path, port: int) -> Iterator[str]:
 
 def _topic(text: str) -> tuple[str, TopicConfig]:
     name, colon, count = text.partition(":")
-    if colon and not (count.isascii() and count.isdigit() and 1 <= int(count) <= 65_536):
+    if colon and not (re.fullmatch("[0-9]{1,5}", count) and 1 <= int(count) <= 65_536):
         raise ConfigError(f"--topic {text}: write NAME or NAME:PARTITIONS, with at least one partition")
     return name, TopicConfig(partitions=int(count) if colon else 4)

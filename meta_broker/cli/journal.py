@@ -34,6 +34,7 @@ from meta_broker.cli.journal_text import (
 )
 from meta_broker.cli.journal_truncations import truncations
 from meta_client.cli.output import json_option
+from meta_client.protocol.integers import INT64_MAX
 
 UNSOUND = 1  # exit status: the answer is no
 KINDS = click.Choice([kind.name for kind in RecordType if kind is not RecordType.PAD], case_sensitive=False)
@@ -62,9 +63,11 @@ journal.add_command(truncations)
 
 @journal.command()
 @directory_argument
-@click.option("--from", "start", type=click.IntRange(0), metavar="LSN", help="Begin at the first record from LSN on.")
+@click.option(
+    "--from", "start", type=click.IntRange(0, INT64_MAX), metavar="LSN", help="Begin at the first record from LSN on."
+)
 @click.option("--kind", "kinds", type=KINDS, multiple=True, help="Only records of this kind; may be given again.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="End after N records.")
+@click.option("--limit", type=click.IntRange(1, INT64_MAX), metavar="N", help="End after N records.")
 @json_option
 def dump(directory: Path, start: int | None, kinds: tuple[str, ...], limit: int | None, as_json: bool) -> None:
     """Show the records of DIR, a line each.

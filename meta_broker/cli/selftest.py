@@ -11,6 +11,7 @@ import click
 from meta_broker.selftest.disk_test import DiskReport, SyncTimes, measure_disk
 from meta_broker.selftest.judging import PARALLEL, Expectation, Grade, SelfTestFinding, expect, judge
 from meta_broker.selftest.machine import MachineReport, WallClock, read_machine
+from meta_client.operations.seconds import Seconds
 from meta_client.operations.text import printable
 
 UNFIT: Final = 1  # exit status: something is bad, or unknown
@@ -20,7 +21,7 @@ SHARES: Final = (0.5, 0.95, 0.99)
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
-    "--seconds", type=click.FloatRange(0.1, 3600), default=5.0, show_default=True, help="How long fsyncs are measured."
+    "--seconds", type=Seconds(0.1, 3600), default=5.0, show_default=True, help="How long fsyncs are measured."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the text.")
 def selftest(directory: Path, seconds: float, as_json: bool) -> None:

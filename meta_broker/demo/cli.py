@@ -23,6 +23,7 @@ from meta_broker.demo.show import DemoRun
 from meta_broker.demo.stage import staged
 from meta_broker.demo.verdict import judge
 from meta_client.cli.main import Failure
+from meta_client.protocol.integers import INT64_MAX
 
 
 @click.command()
@@ -35,7 +36,9 @@ from meta_client.cli.main import Failure
 )
 @click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="")
 @click.option("--invoices", type=click.IntRange(INVOICES_MIN, 100_000), help=f"How many to make up.  [{INVOICES}]")
-@click.option("--seed", type=click.IntRange(0), help="Of the made-up invoices and of the kills; printed at the end.")
+@click.option(
+    "--seed", type=click.IntRange(0, INT64_MAX), help="Of the made-up invoices and of the kills; printed at the end."
+)
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Do it in this new directory; keep it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
 def demo(

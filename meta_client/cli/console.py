@@ -14,6 +14,7 @@ from meta_client.cli.main import Failure
 from meta_client.cli.options import connected
 from meta_client.cli.output import databases_option, logs_option, zk_option
 from meta_client.net.security import why_not_private
+from meta_client.operations.seconds import Seconds
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 TOKEN_CHARACTERS_MIN: Final = 16
@@ -36,7 +37,7 @@ TOKEN_CHARACTERS_MIN: Final = 16
 @click.option(
     "--age",
     "age_s",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=10.0,
     show_default=True,
     help="Seconds. The doctor leaves what is younger to its own process, and takes as long.",

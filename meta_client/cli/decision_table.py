@@ -14,6 +14,7 @@ from meta_client.cli.options import connected
 from meta_client.cli.output import confirm, json_option, zk_option
 from meta_client.client import Client
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
+from meta_client.operations.seconds import Seconds
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.databases import Change, ddl_for, table_at
@@ -24,6 +25,7 @@ from meta_client.transactions.resolver import AGE_S, Counts, Resolver
 from meta_client.transactions.table import KEEP_S
 
 NAME: Final = "metaq-resolver"
+KEEP_HOURS_MAX: Final = 1_000_000  # more than a century
 
 database_option = click.option(
     "--database",
@@ -41,7 +43,7 @@ database_option = click.option(
 @click.option("--sql", "shows_sql", is_flag=True, help="Print the statements, and execute none: for migrations.")
 @click.option(
     "--keep-hours",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, KEEP_HOURS_MAX),
     default=KEEP_S // 3600,
     show_default=True,
     help="How long the row of a rolled-back transaction stays. No database transaction older than half of that commits "
@@ -99,10 +101,8 @@ def _accept(url: str, zk: str) -> None:
 @click.command()
 @database_option
 @zk_option
-@click.option("--age", "age_s", type=click.FloatRange(min=0), default=AGE_S, show_default=True, help="Seconds.")
-@click.option(
-    "--interval", "interval_s", type=click.FloatRange(min=0.05), default=1.0, show_default=True, help="Seconds."
-)
+@click.option("--age", "age_s", type=Seconds(), default=AGE_S, show_default=True, help="Seconds.")
+@click.option("--interval", "interval_s", type=Seconds(0.05), default=1.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Look until nothing is left, or nothing more can be done now; then end.")
 @click.option(
     "--admin-port",

@@ -26,6 +26,7 @@ from meta_client.doctor.rows import COLUMNS, IN_TABLE, Row, block, problem_row, 
 from meta_client.doctor.sources import AGE_S, Sources, gather, names_of
 from meta_client.doctor.verdicts import CERTAIN, Verdict
 from meta_client.operations.branches import OnlineBranches
+from meta_client.operations.seconds import Seconds
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.generation import check_newest
 from zk.brokers.cluster import known_broker_ids
@@ -42,7 +43,7 @@ TELL_AFTER_S: Final = 1.0
 @click.option(
     "--age",
     "age_s",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=AGE_S,
     show_default=True,
     help="Seconds. What is younger is left to its own process. Where anything is prepared, this command takes as long.",

@@ -35,7 +35,12 @@ COLUMNS: Final = ("partition", "offset", "message_id", "time", "attribute", "pay
 )
 @click.option("--since", type=Moment(), help="Messages put at this time or later. ISO 8601; local time.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="End after N messages."
+    "--limit",
+    type=click.IntRange(1, INT64_MAX),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="End after N messages.",
 )
 @zk_option
 @direct_option

@@ -34,13 +34,14 @@ from meta_client.operations.places import STORED, EndParam, PartitionParam, Star
 from meta_client.operations.positions import PutTimes
 from meta_client.operations.progress import Progress
 from meta_client.operations.reading import Span, read_topic_messages
+from meta_client.operations.seconds import Seconds
 from meta_client.operations.waiting import Waiting
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.results import SendResult
 from meta_client.protocol.compression import LABELS
 from meta_client.protocol.errors import MetaError
-from zk.tree.nodes import Partition
+from zk.tree.nodes import INT64_MAX, Partition
 
 TEMPLATE: Final = r"{payload}\n"
 STDIN: Final = "-"
@@ -84,7 +85,7 @@ class _Template(click.ParamType[Show]):
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(0.001),
     default=BatchingConfig().delivery_timeout_s,
     show_default=True,
     metavar="S",
@@ -213,7 +214,7 @@ def _show_outcome(item: Item, told: SendResult | MetaError) -> None:
 )
 @click.option("--until", type=EndParam(), metavar="OFFSET|TIME", help="End before this.")
 @click.option("--partition", "partitions", multiple=True, type=PartitionParam(), metavar="B-P", help="Only this one.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N messages.")
+@click.option("--count", type=click.IntRange(1, INT64_MAX), metavar="N", help="End after N messages.")
 @click.option("--follow", is_flag=True, help="Wait for more when there are no more, until Ctrl-C.")
 @click.option("--format", "template", type=_Template(), metavar="TEXT", default=TEMPLATE, help="See above.")
 @click.option(

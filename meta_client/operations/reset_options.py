@@ -9,6 +9,7 @@ from typing import Final, Literal
 import click
 
 from meta_client.operations.places import NoPlace, PartitionParam, offset_or_time
+from meta_client.operations.seconds import Seconds
 from zk.tree.nodes import Partition
 
 SHIFT_MAX: Final = 1_000_000  # messages; their offsets are in memory while shifting back
@@ -91,6 +92,6 @@ class MemberRule(click.ParamType[float | Literal["force"]]):
                 return 0.0
             case "force":
                 return "force"
-        if re.fullmatch(r"wait:[0-9]{1,9}(\.[0-9]+)?", text):
-            return float(text.removeprefix("wait:"))
+        if text.startswith("wait:"):
+            return Seconds().convert(text.removeprefix("wait:"), param, ctx)
         return self.fail(f"{text} is neither refuse, force nor wait:SECONDS, such as wait:30", param, ctx)

@@ -17,6 +17,7 @@ from zk.decisions.generation import read_generations
 from zk.errors import JavaNotFound
 
 LIMIT: Final = 1_000
+LIMIT_MAX: Final = 1_000_000  # all are in memory
 
 
 @click.command()
@@ -46,7 +47,11 @@ LIMIT: Final = 1_000
     help="ZooKeeper, which knows whether the database went back in time, and all brokers.",
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=LIMIT, show_default=True, help="Transactions listed of each class."
+    "--limit",
+    type=click.IntRange(1, LIMIT_MAX),
+    default=LIMIT,
+    show_default=True,
+    help="Transactions listed of each class.",
 )
 @security_options
 @spark_options

@@ -280,7 +280,7 @@ NONSENSE: list[tuple[list[str], str]] = [
     ),
     (["--to", "+1000001"], "too many messages at once: at most 1000000"),
     (["--to", "file:nowhere.jsonl"], "there is no file nowhere.jsonl: name what a reset, or describe, printed"),
-    (["--to", "latest", "--members", "wait:ever"], "wait:ever is neither refuse, force nor wait:SECONDS"),
+    (["--to", "latest", "--members", "wait:ever"], "ever is not a number of seconds from 0 to 1000000"),
     (["--to", "latest", "/7-0"], "orders has no partition 7-0: see `metaq offsets`"),
     (["--to", "latest", "/0"], "0 is no partition: write it as listings show it, like 0-3"),
     (["--to", "group:nobody"], "group nobody has stored nothing of these partitions"),
