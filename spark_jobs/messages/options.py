@@ -245,7 +245,10 @@ def _topics(given: Given, transport: ReadFrom) -> tuple[frozenset[str] | None, s
     if names is not None and pattern is not None:
         raise InvalidOption('options "subscribe" and "subscribePattern" exclude each other')
     if names is not None:
-        return frozenset(each.strip() for each in names.split(",")), ".*"
+        topics = frozenset(each.strip() for each in names.split(","))
+        if "" in topics:
+            raise InvalidOption(f'option "subscribe" is {names[:80]!r}: a topic between its commas is blank')
+        return topics, ".*"
     if transport is ReadFrom.BROKERS and pattern is None:
         raise InvalidOption('from=brokers needs option "subscribe", topics with commas between, or "subscribePattern"')
     if pattern is not None:

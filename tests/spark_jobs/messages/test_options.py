@@ -36,12 +36,24 @@ def test_a_cluster_by_its_brokers_with_tls_and_a_login() -> None:
     assert cluster.tls is not None
 
 
+def test_topics_are_trimmed_and_each_is_read_once() -> None:
+    for to in (JOURNAL, BROKERS):
+        given = read_options(to | {"subscribe": " orders , refunds ,orders"}, is_stream=False)
+        assert given.selection.topics == {"orders", "refunds"}
+
+
 @pytest.mark.parametrize(
     ("options", "is_stream", "told"),
     [
         (JOURNAL | {"subscibe": "orders"}, False, "did you mean subscribe"),
         (JOURNAL | {"xyzzyq": "1"}, False, "it has brokers"),
         (JOURNAL | {"subscribe": " "}, False, '"subscribe" is empty'),
+        *(
+            (to | {"subscribe": names}, is_stream, '^option "subscribe" is .*: a topic between its commas is blank')
+            for to in (JOURNAL, BROKERS)
+            for is_stream in (False, True)
+            for names in ("orders,", ",", "orders,,refunds", " , orders")
+        ),
         (JOURNAL | {"startingTimestamp": "-1"}, False, "whole number from 0"),
         (BROKERS | {"minPartitions": "0"}, False, "whole number from 1"),
         (BROKERS | {"failOnDataLoss": "yes"}, False, "true or false"),
