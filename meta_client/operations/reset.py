@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, Literal
@@ -46,7 +47,7 @@ def run_reset(
         assert members is not None
         _wait_for_members(client, group, keys, members)
     with contextlib.ExitStack() as held:
-        claims = held.enter_context(_claimed(client, group, keys)) if is_held else {}
+        claims = held.enter_context(claimed(client, group, keys)) if is_held else {}
         before = {key: _stored(offsets, key) for key in keys}
         positions = Positions(client)
         moves = plan_reset(client, positions, target, before, _listed(client, target, keys))
@@ -123,10 +124,12 @@ def _wait_for_members(client: Client, group: str, keys: list[TopicPartition], wa
 
 
 @contextlib.contextmanager
-def _claimed(client: Client, group: str, keys: list[TopicPartition]) -> Iterator[Mapping[TopicPartition, Claimed]]:
+def claimed(client: Client, group: str, keys: list[TopicPartition]) -> Iterator[Mapping[TopicPartition, Claimed]]:
     """Own the partitions: new members read no offset before it is set, and paused members store no old one afterwards.
     Raises ResetRefused."""
-    ownership = Ownership(client.session, group, f"{group}_metaq-reset-{host_name()}-{os.getpid()}")
+    # Unique: containers share host name and process id, and one's claim would be the other's.
+    name = f"{group}_metaq-reset-{host_name()}-{os.getpid()}-{secrets.token_hex(8)}"
+    ownership = Ownership(client.session, group, name)
     try:
         outcomes = ownership.claim_many(keys)
         for outcome in outcomes.values():

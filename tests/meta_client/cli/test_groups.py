@@ -20,12 +20,14 @@ from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.offset_stores import LocalOffsetStore, SqlOffsetStore
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
+from meta_client.operations.reset import claimed
+from meta_client.operations.reset_plan import ResetRefused
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
 from tests.integration.conftest import wait_until
 from zk.embedded.chroot import Chroot
 from zk.groups.ownership import Ownership
-from zk.tree.nodes import Partition
+from zk.tree.nodes import NO_MESSAGE_ID, Partition
 
 A, B = Partition(0, 0), Partition(0, 1)
 FRAME = 25  # bytes of a message of five
@@ -328,6 +330,22 @@ def test_a_member_that_is_alive_is_named_and_waited_for(metaq: Metaq, broker: Br
         consumer.close()
         assert waiting.wait(60) == 0
     assert stored(client, "billing") == 0
+
+
+def test_two_resets_of_one_host_name_and_process_id_do_not_share_a_claim(
+    zookeeper: Chroot, broker: BrokerProcess, client: Client
+) -> None:
+    """As in two containers. The one that comes second is refused, and leaves the other's claim."""
+    put(broker, 3)
+    store(client, "billing", {A: FRAME})
+    other = Client(zookeeper.connect)
+    with contextlib.closing(other), claimed(other, "billing", [("orders", A)]) as first:
+        with pytest.raises(ResetRefused, match="partitions still belong to billing_metaq-reset-"):
+            with claimed(client, "billing", [("orders", A)]):
+                pytest.fail("both own the partition")
+        entry = OffsetEntry("orders", A, 3 * FRAME, NO_MESSAGE_ID, first["orders", A], is_reset=True)
+        ZooKeeperOffsetStore(other.session, "billing").commit([entry])
+    assert stored(client, "billing") == 3 * FRAME
 
 
 @pytest.mark.parametrize("duplicates_max", [0, 100])
