@@ -340,9 +340,11 @@ def test_two_resets_of_one_host_name_and_process_id_do_not_share_a_claim(
     store(client, "billing", {A: FRAME})
     other = Client(zookeeper.connect)
     with contextlib.closing(other), claimed(other, "billing", [("orders", A)]) as first:
-        with pytest.raises(ResetRefused, match="partitions still belong to billing_metaq-reset-"):
-            with claimed(client, "billing", [("orders", A)]):
-                pytest.fail("both own the partition")
+        with (
+            pytest.raises(ResetRefused, match="partitions still belong to billing_metaq-reset-"),
+            claimed(client, "billing", [("orders", A)]),
+        ):
+            pytest.fail("both own the partition")
         entry = OffsetEntry("orders", A, 3 * FRAME, NO_MESSAGE_ID, first["orders", A], is_reset=True)
         ZooKeeperOffsetStore(other.session, "billing").commit([entry])
     assert stored(client, "billing") == 3 * FRAME
