@@ -39,7 +39,7 @@ def test_a_cluster_by_its_brokers_with_tls_and_a_login() -> None:
 def test_topics_are_trimmed_and_each_is_read_once() -> None:
     for to in (JOURNAL, BROKERS):
         given = read_options(to | {"subscribe": " orders , refunds ,orders"}, is_stream=False)
-        assert given.selection.topics == {"orders", "refunds"}
+        assert given.selection.topics == frozenset({"orders", "refunds"})
 
 
 @pytest.mark.parametrize(
