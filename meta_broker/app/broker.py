@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from journal.errors import StorageFailed
-from meta_broker.app.daemon_call import in_daemon_thread
 from meta_broker.app.in_doubt_at_stop import is_any_prepared
 from meta_broker.app.service_manager import STOPPING, notify
 from meta_broker.app.watchdog import LoopWatchdog
@@ -22,6 +21,7 @@ from meta_broker.cluster.registration_task import RegistrationTask
 from meta_broker.cluster.topic_announcer import TopicAnnouncer, reload
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.exposure import exposure_warnings
+from meta_broker.daemon_call import in_daemon_thread
 from meta_broker.handlers.context import Context
 from meta_broker.handlers.dispatch import Dispatcher
 from meta_broker.metrics.admin_token import AdminToken
@@ -262,7 +262,7 @@ class Broker:
 
     async def _reload(self, context: Context, server: Server) -> None:
         """Read the configuration file again and apply its topics; on errors change nothing."""
-        fresh = await in_daemon_thread(partial(reload, context.config), "reload")
+        fresh = await asyncio.wrap_future(in_daemon_thread(partial(reload, context.config), "reload"))
         if fresh is None:
             return
         context.config = self._role.config = fresh

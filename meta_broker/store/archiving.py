@@ -2,7 +2,6 @@
 minutes, be full or hang, and neither checkpoints nor a stop may wait for it."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from journal.archive.keeper import IndexSource, SegmentKeeper
 from journal.archive.places import archive_place
 from meta_broker.config.retention_section import RetentionSection
+from meta_broker.daemon_call import in_daemon_thread
 
 STOP_WAIT_S: Final = 5.0  # for an upload: a journal that is closed is not touched by it any more
 
@@ -35,15 +35,7 @@ class DropThread:
     def start(self, job: Callable[[], None]) -> None:
         """Run *job*, which catches its errors; returns at once."""
         assert not self.is_running
-        ended = self._ended = Future[None]()
-
-        def run() -> None:
-            try:
-                job()
-            finally:
-                ended.set_result(None)
-
-        threading.Thread(target=run, name="archive", daemon=True).start()
+        self._ended = in_daemon_thread(job, "archive")
 
     async def wait(self, seconds_max: float | None = None) -> None:
         """Wait for the job's end, if one runs; *seconds_max* at most."""

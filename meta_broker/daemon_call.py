@@ -1,20 +1,19 @@
 """Calls that may hang, as on a file system that does not answer: nobody waits for them at a stop."""
 
-import asyncio
-import concurrent.futures
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def in_daemon_thread(call: Callable[[], T], name: str) -> "asyncio.Future[T]":
+def in_daemon_thread(call: Callable[[], T], name: str) -> Future[T]:
     """Return the result of *call*, made by a thread of its own that ends with the process.
 
     `asyncio.to_thread` has threads that the end of the loop waits for.
     """
-    done: concurrent.futures.Future[T] = concurrent.futures.Future()
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
@@ -26,4 +25,4 @@ def in_daemon_thread(call: Callable[[], T], name: str) -> "asyncio.Future[T]":
 
     done.set_running_or_notify_cancel()
     threading.Thread(target=run, name=name, daemon=True).start()
-    return asyncio.wrap_future(done)
+    return done
