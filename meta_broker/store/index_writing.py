@@ -9,7 +9,7 @@ from journal.errors import StorageFailed
 from journal.wal.file_move import unshare
 from journal.wal.open_file import OpenFile
 from meta_broker.store import index_layout
-from meta_broker.store.index_file import IndexFile
+from meta_broker.store.index_file import IndexDamaged, IndexFile
 from meta_broker.store.index_layout import ENTRY_BYTES, SEAL, Spill, position, renewed, seed
 
 TEMPORARY_SUFFIX = ".tmp"  # of a file being rewritten; never read
@@ -19,7 +19,7 @@ def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
     """Append *spill* to the file, which holds *before*; durable on return. A worker's job.
 
     Returns the new state of the file. The name of a new file is durable once its directory is. Raises IndexDamaged if
-    *before* is lost, StorageFailed.
+    *before* is lost, or was deleted, StorageFailed.
     """
     before.open()
     if not spill.data:
@@ -28,9 +28,9 @@ def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
     is_new = spill.first == 0
     target = path.with_name(path.name + TEMPORARY_SUFFIX) if is_new else path
     try:
-        if not is_new and path.exists():
+        if not is_new:
             unshare(path)
-        fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if is_new else 0), 0o600)
+        fd = os.open(target, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if is_new else 0), 0o600)
         file = OpenFile(path, fd, position(spill.end))  # which closes it
         _write_all(fd, data, position(spill.first))
         os.fsync(fd)
@@ -38,6 +38,8 @@ def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
             # Renamed atomically: entries of another numbering must not mix with those an older checkpoint refers to.
             target.rename(path)
     except OSError as error:
+        if not is_new and isinstance(error, FileNotFoundError):
+            raise IndexDamaged(f"{path}: deleted") from error  # to be rebuilt from the journal
         raise StorageFailed(f"{path}: {error.strerror}") from error
     written = IndexFile(path.name, file, spill.end, crc, spill.last_ms)
     written.inherit(before)

@@ -103,6 +103,8 @@ class Indexes:
 
     def write(self, collected: "Collected") -> dict[PartitionName, IndexFile]:
         """Append to the files, durably, and add their entries to *collected*. A worker's job. Raises StorageFailed."""
+        if not self._directory.exists():
+            self._make_again(collected)
         files: dict[PartitionName, IndexFile] = {}
         with ThreadPoolExecutor(FSYNCS_AT_ONCE, "index") as pool:
             written = pool.map(lambda each: self._written(*each), collected.spills.items())
@@ -115,6 +117,18 @@ class Indexes:
             except OSError as error:
                 raise StorageFailed(f"{self._directory}: {error.strerror}") from error
         return files
+
+    def _make_again(self, collected: "Collected") -> None:
+        """Make a deleted directory again, and name none of its files in the checkpoint. Raises StorageFailed."""
+        log.error(
+            "index directory was deleted: it is made again, and rebuilt from the journal; leave a running broker's "
+            "files alone directory=%s partitions=%d",
+            self._directory,
+            len(collected.marks) + len(collected.spills),
+        )
+        self.make_directory()
+        collected.deleted, collected.is_complete = frozenset(collected.marks), False
+        collected.marks.clear()
 
     def _written(self, name: PartitionName, spill: Spill) -> IndexFile | None:
         try:
@@ -137,15 +151,18 @@ class Indexes:
             else:
                 self.by_name[name].damaged()
             yield
+        for name in collected.deleted:
+            self.by_name[name].damaged()
+            yield
 
 
 class Collected:
     """The indexes' part of a checkpoint. *marks* is complete once the spills are written.
 
-    *is_complete*: none of the indexes is damaged.
+    *is_complete*: none of the indexes is damaged. *deleted*: partitions whose up-to-date files are gone.
     """
 
-    __slots__ = ("is_complete", "marks", "spills")
+    __slots__ = ("deleted", "is_complete", "marks", "spills")
 
     def __init__(
         self, spills: dict[PartitionName, Spill], entries: dict[PartitionName, IndexFileEntry], *, is_complete: bool
@@ -153,6 +170,7 @@ class Collected:
         self.spills = spills
         self.marks = entries
         self.is_complete = is_complete
+        self.deleted: frozenset[PartitionName] = frozenset()
 
     def every(self) -> Iterator[tuple[PartitionName, Spill | None]]:
         """Yield each partition with what is added to its file."""

@@ -1,7 +1,8 @@
 """An index found damaged while the broker serves: what is held back until it is rebuilt, and what it is then."""
 
 import asyncio
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -106,6 +107,50 @@ def test_a_crash_before_the_next_checkpoint_changes_nothing(tmp_path: Path) -> N
             assert on.read_all(ORDERS) == b"".join(map(message, range(15)))
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("remove", [shutil.rmtree, Path.unlink])
+def test_files_deleted_beneath_a_running_broker_are_told_of_and_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, remove: Callable[[Path], None]
+) -> None:
+    """The directory, with the files of partitions that change and that do not; or one file of it."""
+    directory = tmp_path / "index"
+    gone = directory if remove is shutil.rmtree else directory / "orders-0.index"
+
+    async def story() -> None:
+        async with stage(tmp_path, BY_BYTES) as on:
+            for number in range(3):
+                on.put(STOCK, number)
+                on.put(ORDERS, number)
+            await on.checkpoint()
+            remove(gone)
+            for number in range(3, 9):
+                on.put(ORDERS, number)
+            await on.checkpoint()
+            assert on.read_all(ORDERS) == b"".join(map(message, range(9)))  # not refused meanwhile
+            assert on.read_all(STOCK) == b"".join(map(message, range(3)))
+            await on.mended()
+            on.put(ORDERS, 9)
+            await on.checkpoint()
+            assert {file.name for file in directory.iterdir()} == {"orders-0.index", "stock-1.index"}
+            assert on.store.indexes.collect().is_complete
+        async with stage(tmp_path, BY_BYTES) as on:
+            assert on.read_all(ORDERS) == b"".join(map(message, range(10)))
+            assert on.read_all(STOCK) == b"".join(map(message, range(3)))
+            assert not on.store.indexes.damaged
+            for number in range(10, 80):
+                on.put(ORDERS, number)
+            await on.ticks()
+            assert on.store.indexes.by_name[ORDERS].start > 0  # retention goes on
+        assert list(judged(tmp_path)) == []
+
+    asyncio.run(story())
+    if gone is directory:
+        (told,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert told == (
+            "index directory was deleted: it is made again, and rebuilt from the journal; leave a running broker's "
+            f"files alone directory={directory} partitions=2"
+        )
 
 
 def test_with_a_corrupt_journal_too_the_index_stays_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -24,12 +25,14 @@ from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.config.retention_section import RetentionSection
 from meta_broker.store import partition_index
+from meta_broker.store.checkpoint_job import NoCheckpoint
 from meta_broker.store.clock import CONFIRM_MS
 from meta_broker.store.clock import Clock as BelievingClock
 from meta_broker.store.cold_read import ColdRead
 from meta_broker.store.indexes import Indexes
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.relocation_job import RelocationJob
+from meta_client.protocol.answers import CheckpointTaken
 from tests.fixtures.warm import warm_places
 
 ORDERS, STOCK = PartitionName("orders", 0), PartitionName("stock", 1)
@@ -76,6 +79,19 @@ class Stage:
             self.store.advance()
             self.store.checkpoints.maybe_begin(asyncio.get_running_loop(), self._worker)
             await self.store.finish_checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Have a checkpoint taken, while everything else goes on."""
+        told: list[CheckpointTaken | NoCheckpoint] = []
+        self.store.journal.wait_flushed(self.store.journal.end, WAIT_S)
+        self.store.checkpoints.request(told.append)
+        deadline = time.monotonic() + WAIT_S
+        while not told:
+            assert time.monotonic() < deadline
+            self.store.advance()
+            self.store.checkpoints.maybe_begin(asyncio.get_running_loop(), self._worker)
+            await asyncio.sleep(0.01)
+        assert isinstance(told[0], CheckpointTaken), told
 
     async def mended(self) -> None:
         """Until every index that was damaged is rebuilt, which ticks begin."""
