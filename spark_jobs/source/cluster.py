@@ -60,7 +60,7 @@ def registering(master: str) -> Iterator[None]:
     watcher.start()
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, OSError) as error:  # the last: it asks a JVM that is gone
         if not is_late.is_set():
             raise
         raise ClusterAway(
