@@ -106,7 +106,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_broker_does_not_take_a_file_that_names_nobody(tmp_path: Path) -> None:
-    """As an editor leaves it for a moment, or a full disk for good: a reload would shut everybody out."""
+    """Refusal of what an editor leaves for a moment, or a full disk for good: a reload would shut everybody out."""
     path = tmp_path / "access.toml"
     path.touch(0o600)
     for text in ("", 'secret = "s"\n', "[principals]\n"):

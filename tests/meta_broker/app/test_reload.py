@@ -85,7 +85,7 @@ def test_a_name_that_no_file_can_have_ends_no_broker(section: str, shared_lone_b
 
 
 def test_a_file_that_hangs_holds_up_nothing_else(lone_broker: BrokerProcess) -> None:
-    """As on a file system that does not answer: branches time out, connections too, and it stops when told."""
+    """Time branches and connections out, and stop when told, as on a file system that does not answer."""
     key = XaKey(Xid.of("order", "b"), "uq")
     lone_broker.config_path.unlink()
     os.mkfifo(lone_broker.config_path)

@@ -335,7 +335,7 @@ def test_a_member_that_is_alive_is_named_and_waited_for(metaq: Metaq, broker: Br
 def test_two_resets_of_one_host_name_and_process_id_do_not_share_a_claim(
     zookeeper: Chroot, broker: BrokerProcess, client: Client
 ) -> None:
-    """As in two containers. The one that comes second is refused, and leaves the other's claim."""
+    """Refusal of the one that comes second, as in two containers: it leaves the other's claim."""
     put(broker, 3)
     store(client, "billing", {A: FRAME})
     other = Client(zookeeper.connect)

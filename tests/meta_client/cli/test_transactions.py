@@ -88,7 +88,7 @@ def test_on_brokers(zookeeper: Chroot, broker: BrokerProcess, client: Client) ->
 
 @pytest.mark.parametrize("qualifier", ["shop-$(echo)`echo`;echo", "it's", "\x1b]0;pwned\x07\u202e"])
 def test_commands_that_are_shown_execute_nothing_else(qualifier: str, lone_broker: BrokerProcess) -> None:
-    """Whoever may begin a branch chooses its qualifier, and who copies the command is an operator."""
+    """Qualifiers are chosen by whoever may begin a branch, and the command is copied by an operator."""
     key = f"XID:1:67:62:{qualifier}"
     with WireClient(lone_broker.port) as wire:
         for line in (
