@@ -77,10 +77,19 @@ def test_every_block_runs(
 
 
 @pytest.fixture(scope="module")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def shared_jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
     """One for all the documents. The demo's test and one of the cluster's run commands that start their own."""
-    with spark_jvm(tmp_path_factory.mktemp("jvm")) as environment:
-        yield environment
+    directory = tmp_path_factory.mktemp("jvm")
+    with spark_jvm(directory) as environment:
+        yield directory, environment
+
+
+@pytest.fixture
+def jvm(shared_jvm: tuple[Path, dict[str, str]]) -> dict[str, str]:
+    """The JVM's variables. Takes away what another document's queries have left where relative paths begin."""
+    directory, environment = shared_jvm
+    shutil.rmtree(directory / "checkpoint", ignore_errors=True)
+    return environment
 
 
 @pytest.mark.parametrize("document", ON_SPARK, ids=lambda path: path.name)

@@ -55,23 +55,24 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = {name: found.end for name, found in self._cut.ranges.items()}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - the API's name
-        """Return where a batch from *start* ends. A partition whose broker is not up stays where it is.
+        """Return where a batch from *start* ends. A partition whose broker is not up stays where it is; it fails a
+        query with Trigger.AvailableNow, which would end without its messages.
 
-        Raises DataLost if a partition ends before what was read of it, MetaError, ZooKeeperError.
+        Raises DataLost if a partition ends before what was read of it, BrokerAway, MetaError, ZooKeeperError.
         """
-        self._cut = self._connected().cut(self._options.selection, may_lack=True)
+        self._cut = self._connected().cut(self._options.selection, may_lack=self._last is None)
         begins = from_json(start)
         ends = {name: found.end for name, found in self._cut.ranges.items()}
-        if self._last is not None:
-            ends = {name: min(end, self._last[name]) for name, end in ends.items() if name in self._last}
         for name, end in ends.items():
             begin = begins.setdefault(name, self._cut.ranges[name].start)  # a new partition: all of it
             is_behind = self._cut.places[name].replicas.master is None  # a slave, for while its master is away
-            if end < begin and not is_behind and self._last is None and self._options.fails_on_data_loss:
+            if end < begin and not is_behind and self._options.fails_on_data_loss:
                 raise DataLost(
                     f"{name[0]}/{name[1]} ends at offset {end}, and was read up to {begin}: its newest messages are "
                     f"lost; start with another checkpoint, or with failOnDataLoss=false to wait until it is there again"
                 )
+        if self._last is not None:
+            ends = {name: min(end, self._last.get(name, 0)) for name, end in ends.items()}
         ends = {name: max(begin, ends.get(name, begin)) for name, begin in begins.items()}
         if isinstance(limit, ReadMaxBytes):
             ends = limited(begins, ends, limit.max_bytes)

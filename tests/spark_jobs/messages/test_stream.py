@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from meta_client.errors import BrokerAway
+from meta_client.errors import BrokerAway, NotConnected
 from meta_client.protocol.messages import encode_frame
 from spark_jobs.messages import fetching
 from spark_jobs.messages.fetching import FetchTask
@@ -115,11 +115,14 @@ def stream(cluster: SmallCluster, topic: str, **options: str) -> MessageStream:
     return MessageStream(read_options(given, is_stream=True), ("offset",))
 
 
-def test_messages_that_are_gone(cluster: SmallCluster, topic: str) -> None:
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_messages_that_are_gone(cluster: SmallCluster, topic: str, is_available_now: bool) -> None:
     send(cluster, topic, 8)
     beyond = {topic: {"0-0": 10_000_000}}
     source = stream(cluster, topic)
     try:
+        if is_available_now:
+            source.prepareForTriggerAvailableNow()
         with pytest.raises(DataLost, match="its newest messages are lost"):
             source.latestOffset(beyond, ReadAllAvailable())
     finally:
@@ -137,12 +140,15 @@ def test_messages_that_are_gone(cluster: SmallCluster, topic: str) -> None:
 
 def test_a_broker_that_is_away_holds_up_its_own_partitions_alone(cluster: SmallCluster, topic: str) -> None:
     send(cluster, topic, 16)
-    source = stream(cluster, topic, startingOffsets="earliest")
+    source, available_now = (stream(cluster, topic, startingOffsets="earliest") for _ in range(2))
     try:
         begun = source.initialOffset()
+        available_now.prepareForTriggerAvailableNow()
         cluster.brokers[1].kill()
         ends = source.latestOffset(begun, ReadAllAvailable())
         assert {name: ends[topic][name] > begun[topic][name] for name in ("0-0", "1-0")} == {"0-0": True, "1-0": False}
+        with pytest.raises((NotConnected, BrokerAway), match=r"broker (up|is not up)"):
+            available_now.latestOffset(begun, ReadAllAvailable())
         cluster.brokers[1].start()
         deadline = time.monotonic() + WAIT_S
         while source.latestOffset(begun, ReadAllAvailable())[topic]["1-0"] == begun[topic]["1-0"]:
@@ -153,6 +159,7 @@ def test_a_broker_that_is_away_holds_up_its_own_partitions_alone(cluster: SmallC
             time.sleep(0.05)
     finally:
         source.stop()
+        available_now.stop()
 
 
 def test_a_deleted_topic_is_data_loss_and_a_broker_that_is_away_is_none(cluster: SmallCluster) -> None:
