@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from meta_client.consumer.messages.received_message import ReceivedMessage
+from meta_client.operations.text import printable
 
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _PIECE: Final = re.compile(r"\\(.)|\{(\w*)\}|\{\{|\}\}|[^\\{}]+|.", re.DOTALL)
@@ -33,8 +34,9 @@ FIELDS: Final[Mapping[str, Show]] = {
 }
 
 
-def parse_template(template: str) -> Show:
-    """Parse a template with {names} of FIELDS, doubled braces for braces, and \\n, \\t, \\r, \\0. Raises ValueError."""
+def parse_template(template: str, *, for_terminal: bool = False) -> Show:
+    """Parse a template with {names} of FIELDS, doubled braces for braces, and \\n, \\t, \\r, \\0. *for_terminal*:
+    fields show control characters as escapes, apart from line ends and tabs. Raises ValueError."""
     pieces: list[Show] = []
     for match in _PIECE.finditer(template):
         escape, name = match.groups()
@@ -45,7 +47,7 @@ def parse_template(template: str) -> Show:
         elif name is not None:
             if name not in FIELDS:
                 raise ValueError(f"{{{name}}} is none of {', '.join(f'{{{it}}}' for it in FIELDS)}")
-            pieces.append(FIELDS[name])
+            pieces.append(_harmless(FIELDS[name]) if for_terminal else FIELDS[name])
         elif match[0] in ("{{", "}}"):
             pieces.append(_constant(match[0][:1].encode()))
         elif match[0] in ("{", "}", "\\"):
@@ -57,6 +59,14 @@ def parse_template(template: str) -> Show:
 
 def _constant(text: bytes) -> Show:
     return lambda message, time_ms: text
+
+
+def _harmless(show: Show) -> Show:
+    def shown(message: ReceivedMessage, time_ms: int | None) -> bytes:
+        text = show(message, time_ms).decode(errors="backslashreplace")
+        return "".join(letter if letter in "\n\t" else printable(letter) for letter in text).encode()
+
+    return shown
 
 
 def message_object(message: ReceivedMessage, time_ms: int | None) -> dict[str, object]:

@@ -54,7 +54,7 @@ class _Template(click.ParamType[Show]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Show:
         try:
-            return parse_template(str(value))
+            return parse_template(str(value), for_terminal=sys.stdout.isatty())
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -250,7 +250,8 @@ def consume(
     nothing of times. An OFFSET is of one partition: name it with --partition.
 
     --format is a text with {topic}, {partition}, {offset}, {next}, {id}, {time}, {attribute}, {payload}, {hex},
-    {base64}, {bytes}, and \\n, \\t, \\r, \\0; for a brace write two.
+    {base64}, {bytes}, and \\n, \\t, \\r, \\0; for a brace write two. On a terminal, control characters of a message are
+    shown as escapes.
 
     \b
       metaq consume orders --count 10 --json

@@ -83,6 +83,10 @@ def test_templates() -> None:
     )
     assert template(it, 0).startswith(b"{orders/0-3} 4096-4122\t7\\|636166c3a9ff Y2Fmw6n/ 6 19")
     assert template(it, None).endswith(b" 6 |caf\xc3\xa9\xff\n")
+    hostile = message(b"caf\xc3\xa9\xff\x1b]0;x\x07\r\n\t\xc2\x9b1m", "\x1b[2J")
+    assert parse_template(r"{attribute}\0{payload}", for_terminal=True)(hostile, 0).decode() == (
+        "\\x1b[2J\0café\\xff\\x1b]0;x\\x07\\r\n\t\\x9b1m"
+    )
     for wrong, said in [
         (r"\q", r"\\q is none of"),
         ("{", "stands alone"),

@@ -5,6 +5,8 @@ import contextlib
 import datetime
 import io
 import json
+import os
+import pty
 import re
 import select
 import signal
@@ -66,6 +68,18 @@ def test_lines_in_lines_out(metaq: Metaq) -> None:
     assert done.stdout == b""
     assert sorted(metaq("consume", "orders").stdout.removesuffix(b"\n").split(b"\n")) == sorted(lines)
     assert sorted(metaq("consume", "orders").stdout.removesuffix(b"\n").split(b"\n")) == sorted(lines)
+
+
+def test_a_message_gives_a_terminal_no_commands(metaq: Metaq, zookeeper: Chroot) -> None:
+    metaq("produce", "orders", stdin=b"\x1b]0;title\x07\xff\n")
+    primary, terminal = pty.openpty()
+    try:
+        subprocess.run([*COMMAND, "consume", "orders", "--zk", zookeeper.connect], stdout=terminal, check=True)
+        assert os.read(primary, 4096) == rb"\x1b]0;title\x07\xff" + b"\r\n"
+    finally:
+        os.close(terminal)
+        os.close(primary)
+    assert metaq("consume", "orders").stdout == b"\x1b]0;title\x07\xff\n"
 
 
 def test_commands_that_send_one_message_each_do_not_all_choose_the_same_partition(metaq: Metaq) -> None:
