@@ -115,7 +115,9 @@ def _commit(state: JournalState, loss: UnresolvedLoss, header: RecordHeader, com
     if branch is None and not _is_lost(state, loss, commit.branch_lsn):
         return AS_IT_IS
     moved = _moved(state, loss, [(assignment.name, assignment.base) for assignment in commit.assignments])
-    if branch is not None and (not _is_older(branch, loss) or _is_whole(branch, commit)):
+    if branch is not None and not _is_older(branch, loss):
+        return Reconciled(moved)
+    if branch is not None and _is_whole(branch, commit):
         if branch.state is BranchState.IN_USE and not commit.one_phase:
             branch.state = next_state(branch.key, branch.state, BranchEvent.PREPARE)  # that record was lost
         return Reconciled(moved)

@@ -1,13 +1,11 @@
 """The fold refuses every record that contradicts the ones before it, and moves nothing silently."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from journal.errors import InvalidRecord
 from journal.records.encoders import encode
 from journal.records.extents import Extent
-from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordHeader
+from journal.records.header import HEADER_BYTES, Lsn, Offset
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import (
     NO_BRANCH,
@@ -28,26 +26,13 @@ from journal.records.record import (
 )
 from journal.records.states import BranchState
 from journal.records.xid import LocalKey
-from journal.state.fold import apply
-from journal.state.journal_state import JournalState
+from tests.fixtures.folds import Fold
 from tests.fixtures.journals import ORDERS, STOCK, xa
 
 A, B = xa("a"), xa("b")
 LOCAL = LocalKey("s", 1)
 TAKE_ORDERS = OffsetAssignment(ORDERS, Offset(10), 16, 2)
 TAKE_STOCK = OffsetAssignment(STOCK, Offset(0), 7, 1)
-
-
-class Fold:
-    """Applies records one behind the other from LSN 128 on."""
-
-    def __init__(self) -> None:
-        self.state = JournalState(Lsn(128))
-
-    def add(self, record: Record, body_bytes: int = 0) -> Sequence[IndexUpdate]:
-        kind, meta = encode(record)
-        lsn = self.state.lsn
-        return apply(self.state, RecordHeader(kind, 0, len(meta), body_bytes, 0, 1, 1, lsn, lsn, 1_000), record)
 
 
 @pytest.fixture
