@@ -40,7 +40,7 @@ test-fast: $(STAMP)  ## The tests that start no server: units and models
 	@$(BIN)/python -m pytest -n 2 --dist loadscope -m "not servers" $(PYTEST_ARGS)
 
 # In pieces, which may be run one by one, on one machine or copied from several: PIECES="tests/journal tests/zk/session".
-# A program that a test kills takes its counts along; brokers that a test leaves running are stopped instead.
+# A program that a test kills by its handle writes its counts down first; one that is killed otherwise takes them along.
 PIECES ?= $(filter-out tests/fixtures/ tests/vectors/ tests/__pycache__/,$(wildcard tests/*/)) $(wildcard tests/test_*.py)
 COVERAGE := build/coverage
 
