@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 NAME_BYTES_MAX: Final = 1024  # longer ones match nothing: no topic, group or qualifier has them
-_PATTERN: Final = re.compile(r"[^\s\x00-\x1f\x7f]{1,255}")
+_PATTERN: Final = re.compile(r"[^\s\x00-\x1f\x7f\ud800-\udfff]{1,255}")  # what a file can hold
 
 
 class Right(StrEnum):

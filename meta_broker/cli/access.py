@@ -80,7 +80,7 @@ def add(
     lines += [f"{key} = [{', '.join(map(_quoted, names))}]" for key, names in lists.items() if names]
     lines += ["replicate = true"] * replicate
     before = path.read_bytes() if known is not None else f'secret = "{secrets.token_hex(32)}"\n'.encode()
-    after = before + "\n".join(lines).encode() + b"\n"
+    after = before + os.fsencode("\n".join(lines)) + b"\n"  # refused if an argument is not UTF-8
     parse_rules(after, str(path))
     _replace(path, after)
     click.echo(f"{name} added to {path}: send brokers SIGHUP", err=True)
