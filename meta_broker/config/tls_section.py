@@ -69,7 +69,6 @@ def check_tls(section: TlsSection, where: str) -> None:
             raise ConfigError(f"{where}: tls.plain_from: {error}") from error
     try:
         section.server_context()
-        if (config := section.client_config()) is not None:
-            config.context()
+        TlsConfig(ca=section.ca, certificate=section.certificate, key=section.key).context()
     except InvalidSecurity as error:
         raise ConfigError(f"{where}: tls: {error}") from error

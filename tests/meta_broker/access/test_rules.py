@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meta_broker.access.attempts import FAILURES_MAX, RECOVERY_S, REMEMBERED_MAX, FailedLogins
 from meta_broker.access.principal import Principal, Right, matches
-from meta_broker.access.rules import load_rules, parse_rules
+from meta_broker.access.rules import FILE_BYTES_MAX, load_rules, parse_rules
 from meta_broker.access.scram import Verifier
 from meta_broker.config.access_section import AccessSection
 from meta_broker.config.admin_section import AdminSection
@@ -60,6 +60,9 @@ def test_rights_are_denied_unless_given() -> None:
         ("[rules]", "unknown field"),
         ('[principals.shop]\nverifier = "hunter2"', "it is no verifier"),
         ('[principals.shop]\nverifier = "SCRAM-SHA-256$1$aHVudGVyMg==$aHVudGVyMg==$aHVudGVyMg=="', "it is no verifier"),
+        ('[principals.shop]\nverifier = "SCRAM-SHA-256$4096$aHVudGVyMg==$aHVudGVyMg=="', "it is no verifier"),
+        (f'[principals.shop]\nverifier = "{VERIFIER.replace("$4096$", "$00004096$")}"', "it is no verifier"),
+        (f'[principals.slave]\nslaves = [1]\nverifier = "{VERIFIER}"', "it may not replicate"),
         (f'[principals.shop]\nverifier = "{VERIFIER.replace("$4096$", "$4095$")}"', "iterations are allowed"),
         (f'[principals.shop]\nverifier = "{VERIFIER.replace("$4096$", "$9999999$")}"', "iterations are allowed"),
     ],
@@ -84,6 +87,9 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     assert set(load_rules(path).principals) == {"shop"}
     with pytest.raises(ConfigError, match="name a readable TOML file"):
         load_rules(tmp_path / "none.toml")
+    os.truncate(path, FILE_BYTES_MAX + 1)
+    with pytest.raises(ConfigError, match=f"larger than {FILE_BYTES_MAX} bytes"):
+        load_rules(path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others are kept out by the permissions: run as root")

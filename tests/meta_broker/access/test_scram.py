@@ -49,6 +49,8 @@ def test_the_example_of_the_rfc() -> None:
     assert not broker.is_done
     assert broker.answer(WORDS[2]) == WORDS[3]
     assert broker.is_done
+    with pytest.raises(LoginRefused, match="the login is over"):
+        broker.answer(WORDS[2])
     with pytest.raises(StopIteration):
         client.send(WORDS[3])
 

@@ -5,6 +5,7 @@ import struct
 import subprocess
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ from click.testing import CliRunner
 
 from journal.records.header import RecordType
 from journal.records.record import PartitionName
+from journal.repair.check import check
+from journal.repair.damage import Damage, UnknownLoss
 from journal.state.inspection import read_checkpoints
 from journal.state.transaction_store import JournalTransactionStore
-from journal.wal.scan import Scanner
+from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import Segments, segment_base, segment_name
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.journal import journal
+from meta_broker.cli.journal_text import report_lines
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.journals import ORDERS, SEGMENT_BYTES, STOCK, open_store, xa
 
@@ -293,3 +297,27 @@ def test_what_a_disk_holds_cannot_steer_a_terminal(tmp_path: Path) -> None:
 
 def test_checkpoints_are_read_before_the_segments(data: Path) -> None:
     assert list(read_checkpoints(DirectoryStorage.open_for_reading(data))) == [1]
+
+
+def test_contradictions_gaps_and_who_writes_are_told(live: tuple[Path, JournalTransactionStore]) -> None:
+    data, _ = live
+    segments = Segments.open(DirectoryStorage.open_for_reading(data), None, SEGMENT_BYTES, writable=False)
+    report = check(segments, {})
+    segments.close()
+    unknown = [UnknownLoss(70, (ORDERS, STOCK), "no record names them"), UnknownLoss(8, (), "none is left")]
+    told = list(
+        report_lines(
+            replace(report, verdict=EndVerdict.CORRUPT, contradiction="no\nbranch", damage=Damage(unknown=unknown)),
+            data,
+            is_held=True,
+        )
+    )
+    assert "contradiction: no\\nbranch" in told
+    assert told[-2:] == [
+        "unknown: up to 70 bytes of partitions orders-0, stock-3, and perhaps of others: no record names them",
+        "unknown: up to 8 bytes of any partition: none is left",
+    ]
+    torn = [
+        list(report_lines(replace(report, verdict=EndVerdict.TORN), data, is_held=held))[-1] for held in (True, False)
+    ]
+    assert ["the broker that runs here is writing there" in line for line in torn] == [True, False]

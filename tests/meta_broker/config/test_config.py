@@ -125,6 +125,14 @@ ANY_TOPIC = "\n[topics.'*']\n"
         ('[topics.orders]\nindex = "id"', "topics[...].index: invalid enum value 'id'"),
         ('[topics.orders]\ncompression = ["gzip"]', "topics.orders.compression: 'gzip' is no codec: use lz4, zstd"),
         ('[topics.orders]\ncompression = "zstd"', "topics[...].compression: expected `array`, got `str`"),
+        ('[topics.orders]\ncompression = ["lz4", "gzip"]', "topics.orders.compression: 'gzip' is no codec"),
+        ("[access]\nuser = 'b'", "access.user and access.password_file need each other: give both"),
+        ("[access]\npassword_file = 'b'", "access.user and access.password_file need each other: give both"),
+        ("[admin]\nhost = ''", "admin.host '' is no host name"),
+        ("[retention]\nwhen = 'soon'", "retention.when: "),
+        ("[retention]\npolicy = 'archive'", "retention.archive, a directory or URL, and policy"),
+        ("[retention]\narchive = '/a'", "retention.archive, a directory or URL, and policy"),
+        ("[retention]\narchive_cache_bytes = 1", "retention.archive_cache_bytes: needs retention.archive"),
         ("[topics.orders]\npartitions = 65537", "topics.orders.partitions is 65537: use a number from 1 to 65536"),
     ],
 )
@@ -166,6 +174,11 @@ def test_a_bound_is_above_zero(key: str, value: int, tmp_path: Path) -> None:
 )
 def test_the_command_line_is_checked_too(options: dict[str, object], line: str, tmp_path: Path) -> None:
     assert refusal(tmp_path, ANY_TOPIC, **options) == line
+
+
+def test_messages_are_not_archived_where_they_are(tmp_path: Path) -> None:
+    line = refusal(tmp_path, f"[retention]\npolicy = 'archive'\narchive = '{tmp_path}/x/../data'{ANY_TOPIC}")
+    assert line == f"retention.archive {tmp_path}/x/../data is the data directory: name another one"
 
 
 def test_every_host_is_nobodys_address(tmp_path: Path) -> None:
