@@ -17,7 +17,7 @@ import os
 import stat
 import threading
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -82,13 +82,14 @@ class _Unopened(NamedTuple):
 class IndexFile:
     """The first *entries* of an index; *crc* is that of the last chunk, *last_ms* the time of the last entry.
 
-    Any thread, except `at`: loop thread.
+    Any thread, except `at` and `last_at`: loop thread.
     """
 
     __slots__ = (
         "_chunks",
         "_damaged",
         "_file",
+        "_firsts",
         "_lowest",
         "_messages",
         "_name",
@@ -111,6 +112,7 @@ class IndexFile:
         self.last_ms = last_ms  # once it is open
         self._chunks: dict[int, bytes] = {}  # those in memory, by number
         self._damaged: dict[int, str] = {}  # damaged chunks, and why
+        self._firsts = array("Q", bytes(8 * self.chunks))  # offset of each chunk; 0: unknown
         self._lowest = array("Q", bytes(8 * self.chunks))  # LSN of each chunk; 0: unknown
         self._messages = array("Q", bytes(8 * self.chunks))  # of each chunk, once they were counted; 0: unknown
 
@@ -198,6 +200,24 @@ class IndexFile:
             content = self._load_cached(chunk)
         return content, (entry - chunk * index_layout.CHUNK_ENTRIES) * ENTRY_BYTES
 
+    def last_at(self, offset: int) -> int:
+        """Return the number of the last entry at or below *offset*; -1: there is none. However long the file is, it
+        reads one chunk once it knows where the others begin.
+
+        Never waits for the disk. Raises IndexDamaged, IndexCold.
+        """
+        chunk = bisect_right(range(self.chunks), offset, key=self._first_of) - 1
+        if chunk < 0:
+            return -1
+        content, _ = self.at(chunk * index_layout.CHUNK_ENTRIES)
+        return chunk * index_layout.CHUNK_ENTRIES + bisect_right(offsets_of(content), offset) - 1
+
+    def _first_of(self, chunk: int) -> int:
+        if not (first := self._firsts[chunk]):
+            content, _ = self.at(chunk * index_layout.CHUNK_ENTRIES)
+            first = self._firsts[chunk] = offsets_of(content)[0]
+        return first
+
     def load(self, chunks: Iterable[int]) -> None:
         """Read *chunks* into memory; where one is damaged, `at` raises from now on. Blocks on the disk."""
         for chunk in chunks:
@@ -274,6 +294,7 @@ class IndexFile:
     def inherit(self, before: "IndexFile") -> None:
         """Take over what *before*, which this file extends, knows of its sealed chunks."""
         known = before.entries // index_layout.CHUNK_ENTRIES
+        self._firsts[:known] = before._firsts[:known]
         self._lowest[:known] = before._lowest[:known]
         self._messages[:known] = before._messages[:known]
 

@@ -321,7 +321,14 @@ class PartitionIndex:
         hint = self._last_read
         if offset == self._last_offset and hint < len(self) and self._offset(hint) == offset:
             return hint
-        return bisect_right(range(len(self)), offset, key=self._offset) - 1
+        if self._tail and _FIRST.unpack_from(self._tail)[0] <= offset:
+            with offsets_of(self._tail) as offsets:  # released: a bytearray can't grow meanwhile
+                return self._file.entries + bisect_right(offsets, offset) - 1
+        try:
+            return self._file.last_at(offset)
+        except IndexDamaged:
+            self._notice()
+            raise
 
     def _run_at(self, offset: int) -> int:
         """Return the entry of the run that holds *offset*, or precedes its gap; before all of them, the first."""

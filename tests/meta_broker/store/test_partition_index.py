@@ -601,3 +601,30 @@ def test_a_count_of_a_cold_index_loads_a_bounded_part_of_it(
         assert len(runs) <= 12, "a bisect's chunks, then those it counts"
         offset, messages = found.next_offset, messages + found.messages
     assert messages == 2 * entries
+
+
+def test_a_look_up_reads_one_chunk_however_long_the_index_is(
+    small_chunks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers at many places would else read a chunk for each step of a search through the file."""
+    del small_chunks
+    monkeypatch.setattr(index_file, "CACHED_CHUNKS_MAX", 1)
+    index, entries = PartitionIndex(tmp_path / "orders-0.index"), 400
+    for number in range(entries):
+        index.publish(publication(10 * number, 10, 100 * number + 1))
+    index.restore(0, 10 * entries, checkpoint(index))
+    reads: list[int] = []
+    read = IndexFile.read
+
+    def counted(file: IndexFile, chunk: int) -> bytes:
+        reads.append(chunk)
+        return read(file, chunk)
+
+    everywhere = [10 * number + 3 for number in range(entries)]
+    for offset in everywhere:
+        assert slices(warm_places(index, offset, 7)) == [(10 * offset - 30 + 1 + 3, 7)]
+    monkeypatch.setattr(IndexFile, "read", counted)
+    for offset in reversed(everywhere):
+        reads.clear()
+        assert slices(warm_places(index, offset, 7)) == [(10 * offset - 30 + 1 + 3, 7)]
+        assert reads in ([offset // 20], []), "the last one is still in memory"
