@@ -1,23 +1,19 @@
 """Cost of a large checkpoint to the broker's clients: the longest time without a reply."""
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 
+from bench.peer import Peer
 from bench.recovery import directory_for, prepare_branches, serving, store_in
 from bench.result import Result
 from journal.records.producer_state import BatchSequence
 from journal.records.record import PartitionName
 from meta_broker.store.message_store import MessageStore
 from meta_client.protocol.answers import parse_checkpoint_taken
-from meta_client.protocol.decoder import ResponseDecoder
-from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.messages import encode_frame
-from meta_client.protocol.requests import Get, Put, Request, TakeCheckpoint, Version
-from meta_client.protocol.responses import Response
-from meta_client.protocol.responses import Result as Answer
+from meta_client.protocol.requests import Put, TakeCheckpoint, Version
 
 BRANCHES = 100_000
 PARTITIONS = 5_000
@@ -25,39 +21,6 @@ PRODUCERS = 20_000  # as many as a broker remembers, each with
 BATCHES = 8  # batches, as many as it remembers of one
 ROUNDS = 3
 QUIET_S = 2.0
-ANSWER_TIMEOUT_S = 120
-
-
-class Peer:
-    """One connection that sends requests and waits."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._socket = socket.create_connection(address, timeout=ANSWER_TIMEOUT_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._decoder = ResponseDecoder()
-        self._received: list[Response] = []
-
-    def ask(self, *requests: Request) -> list[Answer]:
-        """Send all requests, then receive a reply to each; all must be 200."""
-        self._socket.sendall(b"".join(b"".join(encode_request(request)) for request in requests))
-        answers = list[Answer]()
-        while len(answers) < len(requests):
-            for answer in self._decoder.receive_data(self._socket.recv(1 << 16)):
-                assert isinstance(answer, Answer)
-                assert answer.is_success, answer.text
-                answers.append(answer)
-        return answers
-
-    def read(self, get: Get) -> Response:
-        """Send a request and receive its reply of any status: retention may have deleted the data."""
-        self._socket.sendall(b"".join(encode_request(get)))
-        while not (answers := self._decoder.receive_data(self._socket.recv(1 << 16))):
-            pass
-        (answer,) = answers
-        return answer
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 class Pinger:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.checkpoints import Peer, Pinger
+from bench.checkpoints import Pinger
 from bench.environment import READY
+from bench.peer import Peer
 from bench.recovery import START_TIMEOUT_S, directory_for, store_in
 from bench.result import Result
 from journal.records.record import PartitionName
@@ -109,7 +110,7 @@ def longest_silence(address: tuple[str, int]) -> float:
 
         def read_each() -> None:
             for number, name in enumerate(NAMES):
-                peer.read(Get(name, "bench", 0, 0, 1024, number))
+                peer.exchange(Get(name, "bench", 0, 0, 1024, number))
 
         return max(pinger.worst_during(read_each), pinger.worst_during(lambda: peer.ask(TakeCheckpoint(1))))
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.checkpoints import Peer
+from bench.peer import Peer
 from meta_client import Batch, Client, Xid
 from meta_client.protocol.answers import parse_offset_range
 from meta_client.protocol.encoder import encode_request
@@ -243,7 +243,7 @@ class Load:
                 first, end, _ = parse_offset_range(answer.message)
                 if first < end:
                     (answer,) = peer.ask(OffsetQuery("soak", "cold", partition, random.randrange(first, end), 2))
-                    peer.read(Get("soak", "cold", partition, int(answer.text), COLD_BYTES, 3))
+                    peer.exchange(Get("soak", "cold", partition, int(answer.text), COLD_BYTES, 3))
 
         return one
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.checkpoints import Peer
+from bench.peer import Peer
 from bench.soak.load import Account
 from meta_client.protocol.requests import Stats
 
