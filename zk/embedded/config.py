@@ -15,11 +15,12 @@ LOG_PREALLOCATED_KIB = 4_096  # the default, 64 MiB, is for disks of a real ense
 # as much memory again.
 JAR_PATTERNS = ("zookeeper*", "slf4j-api*", "log4j*", "netty*", "metrics-core*", "snappy-java*")
 LOG_LINES_MAX = 4  # of a failed start, quoted in its error
+CONFIG = "zoo.cfg"
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
-def server_config(data: Path, address: str, port: int, *, is_temporary: bool = False) -> str:
-    """Return the text of zoo.cfg: one server, sessions of 1 s to 2 min, `srvr` its only command.
+def server_config(address: str, port: int, *, is_temporary: bool = False) -> str:
+    """Return the text of CONFIG, in the data directory: one server, sessions of 1 s to 2 min, `srvr` its only command.
 
     *is_temporary*: no fsync. Its nodes outlive a killed server, but no power cut, which ends their directory anyway.
     """
@@ -27,7 +28,7 @@ def server_config(data: Path, address: str, port: int, *, is_temporary: bool = F
         "tickTime": TICK_MS,
         "minSessionTimeout": SESSION_TIMEOUT_MS_MIN,
         "maxSessionTimeout": SESSION_TIMEOUT_MS_MAX,
-        "dataDir": _escaped(data),
+        "dataDir": "./.",  # its working directory: a name of other letters would be read as Latin-1
         "clientPort": port,
         "clientPortAddress": address,
         "maxClientCnxns": CONNECTIONS_PER_ADDRESS_MAX,
@@ -43,8 +44,9 @@ def server_config(data: Path, address: str, port: int, *, is_temporary: bool = F
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
-def server_command(java: Path, jars: Sequence[Path], config: Path) -> list[str]:
-    """Return the command that runs the server in the foreground: a small heap, only warnings logged."""
+def server_command(java: Path, jars: Sequence[Path]) -> list[str]:
+    """Return the command that runs the server in the foreground, in its data directory: a small heap, only warnings
+    logged."""
     return [
         str(java),
         f"-Xmx{HEAP_MIB}m",
@@ -56,7 +58,7 @@ def server_command(java: Path, jars: Sequence[Path], config: Path) -> list[str]:
         "-cp",
         ":".join(str(jar) for jar in jars),
         MAIN_CLASS,
-        str(config),
+        f"./{CONFIG}",
     ]
 
 
@@ -65,11 +67,3 @@ def explain_log(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if " ERROR " in line or re.match(r"[\w.$]+(Exception|Error)\b", line)]
     return " | ".join((told or lines)[-LOG_LINES_MAX:]) or "(empty)"
-
-
-def _escaped(path: Path) -> str:
-    """Escape a path for java.util.Properties. Raises ValueError for unprintable characters."""
-    text = str(path)
-    if not text.isprintable():
-        raise ValueError(f"data directory {text!r} holds unprintable characters: choose another")
-    return text.replace("\\", "\\\\")

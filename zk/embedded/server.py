@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from zk.embedded.config import JAR_PATTERNS, explain_log, server_command, server_config
+from zk.embedded.config import CONFIG, JAR_PATTERNS, explain_log, server_command, server_config
 from zk.embedded.held_port import HeldPort
 from zk.embedded.java import java_home
 from zk.errors import EmbeddedZooKeeperFailed, EmbeddedZooKeeperMissing
@@ -142,15 +142,15 @@ class EmbeddedZooKeeper:
             self._data = None
 
     def _launch(self, port: int) -> None:
-        config, is_temporary = self.data / "zoo.cfg", self._given_data is None
-        command = server_command(java_home() / "bin" / "java", _jars(), config)
+        command = server_command(java_home() / "bin" / "java", _jars())
         wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
         with contextlib.ExitStack() as stack:
             try:
                 lock = stack.enter_context((self.data / "lock").open("wb"))
                 # Two servers on one directory destroy it. The child inherits the lock: held till it dies.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                config.write_text(server_config(self.data, self._address, port, is_temporary=is_temporary))
+                is_temporary = self._given_data is None
+                (self.data / CONFIG).write_text(server_config(self._address, port, is_temporary=is_temporary))
                 log = stack.enter_context(self._log.open("wb"))
                 self._process = subprocess.Popen(  # noqa: S603 - our own command line, no shell
                     wrapper + command,
@@ -158,6 +158,7 @@ class EmbeddedZooKeeper:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     cwd=self.data,
+                    env=os.environ | {"LC_ALL": "C.UTF-8"},  # else Java opens no directory with other letters
                     pass_fds=[lock.fileno()],
                     process_group=0,  # Ctrl-C in the terminal goes to the owner, which stops the server last
                 )

@@ -42,7 +42,8 @@ def read(server: EmbeddedZooKeeper, path: str) -> bytes:
 
 
 def test_it_keeps_port_and_data_over_a_crash_and_a_stop(tmp_path: Path) -> None:
-    server = EmbeddedZooKeeper(tmp_path / "made" / "by it")
+    data = tmp_path / "mäde \\ by\nit"
+    server = EmbeddedZooKeeper(data)
     with server:
         connect = server.connect
         write(server, "/kept", b"yes")
@@ -51,19 +52,21 @@ def test_it_keeps_port_and_data_over_a_crash_and_a_stop(tmp_path: Path) -> None:
         server.restart()
         assert server.connect == connect
         assert read(server, "/kept") == b"yes"
-        with pytest.raises(EmbeddedZooKeeperFailed, match=r"another ZooKeeper uses .*--data"):
-            EmbeddedZooKeeper(tmp_path / "made" / "by it").start()
+        with pytest.raises(EmbeddedZooKeeperFailed, match=r"(?s)another ZooKeeper uses .*--data"):
+            EmbeddedZooKeeper(data).start()
         assert read(server, "/kept") == b"yes"
     server.stop()
-    with EmbeddedZooKeeper(tmp_path / "made" / "by it") as again:
+    with EmbeddedZooKeeper(data) as again:
         assert read(again, "/kept") == b"yes"
+    assert list(tmp_path.iterdir()) == [data]
+    assert (data / "version-2").is_dir()
 
 
 def test_temporary_data_outlives_a_killed_server_and_is_removed() -> None:
     with EmbeddedZooKeeper() as server:
         data = server.data
         port = int(server.connect.partition(":")[2])
-        assert (data / "zoo.cfg").read_text() == server_config(data, "127.0.0.1", port, is_temporary=True)
+        assert (data / "zoo.cfg").read_text() == server_config("127.0.0.1", port, is_temporary=True)
         assert re.fullmatch(r"127\.0\.0\.1:\d+", server.connect)
         write(server, "/kept", b"yes")
         server.restart()
