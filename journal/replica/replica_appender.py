@@ -50,12 +50,11 @@ class ReplicaAppender(LogWriter[RecordChunk]):
     # -- the writer thread ------------------------------------------------------------------------------------
 
     def _split(self, queue: list[RecordChunk]) -> tuple[list[RecordChunk], int]:
-        size = 0
-        for index, chunk in enumerate(queue):
-            size += len(chunk.data)
-            if size >= self.batch_bytes_max:
-                return queue[: index + 1], size
-        return queue, size
+        size = count = 0
+        while size < self.batch_bytes_max:
+            size += len(queue[count].data)
+            count += 1
+        return queue[:count], size
 
     def _write(self, batch: list[RecordChunk]) -> None:
         at = 0

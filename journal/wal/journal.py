@@ -111,13 +111,12 @@ class RecordAppender(LogWriter[_Item]):
     # -- the writer thread ------------------------------------------------------------------------------------
 
     def _split(self, queue: list[_Item]) -> tuple[list[_Item], int]:
-        size = 0
-        for index, item in enumerate(queue):
+        size = count = 0
+        while size < self.batch_bytes_max:
+            item, count = queue[count], count + 1
             # A PAD takes no memory.
             size += 0 if item.record_type == RecordType.PAD else record_bytes(len(item.meta), item.body_bytes)
-            if size >= self.batch_bytes_max:
-                return queue[: index + 1], size
-        return queue, size
+        return queue[:count], size
 
     def _write(self, batch: list[_Item]) -> None:
         segments = self._segments

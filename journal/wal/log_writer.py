@@ -238,7 +238,8 @@ class LogWriter(ABC, Generic[Item]):
 
     @abstractmethod
     def _split(self, queue: list[Item]) -> tuple[list[Item], int]:
-        """Return the front of the queue as one batch, and its bytes as counted in `queued_bytes`."""
+        """Return the front of a queue of more than `batch_bytes_max` as one batch, and its bytes as counted in
+        `queued_bytes`."""
 
     @abstractmethod
     def _write(self, batch: list[Item]) -> None:
