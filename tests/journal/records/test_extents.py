@@ -1,5 +1,6 @@
 """The runs of a branch are as a list of them, and know their totals."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,9 @@ def test_totals_follow_what_is_added_and_what_is_replaced(first: list[Extent], d
             at = data.draw(st.integers(-len(listed), len(listed) - 1))
             listed[at] = extents[at] = extent
     assert extents == listed
+    for outside in (len(listed), -len(listed) - 1):
+        with pytest.raises(IndexError):
+            extents[outside]
     assert (extents.bytes, extents.messages) == (
         sum(extent.bytes for extent in listed),
         sum(extent.messages for extent in listed),

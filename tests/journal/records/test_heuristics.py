@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from random import Random
 
+import msgspec
 import pytest
 
 from journal.errors import InvalidRecord
@@ -10,7 +11,9 @@ from journal.records.header import Lsn
 from journal.records.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX, HeuristicDecision
 from journal.records.record import Commit, Heuristic, Rollback, RollbackReason
 from journal.records.states import BranchNotStarted, HeuristicallyEnded, VerbRefused, XaCode
+from journal.repair.check import differences
 from journal.state import transaction_store
+from journal.state.checkpoint import checkpoint_of
 from journal.state.live_branch import LiveBranch
 from journal.state.transaction_store import JournalTransactionStore
 from tests.fixtures.faulty_storage import FaultyStorage
@@ -166,3 +169,13 @@ def test_unforgotten_decisions_are_bounded(store: JournalTransactionStore, monke
     assert [found.key for found in store.recover()] == [branches[2].key]  # as it was
     store.forget(xa("many-0"))
     store.decide(branches[2], COMPLETE, "ann", "tested")
+
+
+def test_a_checkpoint_that_lacks_a_decision_differs(store: JournalTransactionStore, branch: LiveBranch) -> None:
+    store.decide(branch, ROLLBACK, "ann", "no row")
+    told = checkpoint_of(store.state, {})
+    assert list(differences(store.state, told)) == []
+    assert list(differences(store.state, msgspec.structs.replace(told, heuristics=[]))) == [
+        f"the operator's decision about {KEY} is not that of the records"
+    ]
+    store.close()

@@ -1,5 +1,6 @@
 """Index updates of a commit, split into parts: the same extents at the same offsets."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,11 @@ blocks = st.lists(
 def test_pieces_are_the_whole(blocks: list[IndexUpdateRun], extents_max: int) -> None:
     whole = IndexUpdates(blocks)
     one_by_one = list[IndexUpdate](whole)
+    assert whole[1:-1] == one_by_one[1:-1]
+    assert [whole[at] for at in range(len(whole))] == one_by_one
+    for outside in (len(whole), -1):
+        with pytest.raises(IndexError):
+            whole[outside]
     for updates in (whole, one_by_one):
         cut = list(chunks(updates, extents_max))
         assert [each for piece in cut for each in piece] == one_by_one

@@ -3,6 +3,7 @@
 import struct
 from random import Random
 
+import msgspec
 import pytest
 
 from journal.errors import InvalidRecord
@@ -10,9 +11,10 @@ from journal.records.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX, HeuristicDe
 from journal.records.ledger import EVIDENCE_BYTES_MAX, Disagreement, Finding, LedgerEntry, decode_entry, encode_entry
 from journal.records.record import Forget
 from journal.records.xid import LocalKey
-from journal.repair.check import check
+from journal.repair.check import check, differences
 from journal.repair.tail import tail_of
 from journal.state import transaction_store
+from journal.state.checkpoint import checkpoint_of
 from journal.state.inspection import describe, read_checkpoints
 from journal.state.journal_state import JournalState
 from journal.state.transaction_store import JournalTransactionStore
@@ -133,3 +135,14 @@ def test_an_older_metaq_s_checkpoint_has_none() -> None:
     assert JournalState().ledger.find(str(KEY)) is None
     finding = Finding(key=str(KEY), disagreement=MIXED, who="a", why="b", evidence="c", time_ms=1)
     assert finding.bytes == len(str(KEY)) + 3 + 128
+
+
+def test_a_checkpoint_that_lacks_a_finding_differs() -> None:
+    store = open_store(FaultyStorage(Random(0)))
+    store.record_finding(FOUND)
+    told = checkpoint_of(store.state, {})
+    assert list(differences(store.state, told)) == []
+    assert list(differences(store.state, msgspec.structs.replace(told, ledger=[]))) == [
+        f"the ledger's entry about {KEY} is not that of the records"
+    ]
+    store.close()

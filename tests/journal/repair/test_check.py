@@ -5,6 +5,7 @@ from random import Random
 import msgspec
 import pytest
 
+from journal.records.dead_letters import DeadLetter, DeadLetterState
 from journal.records.header import Lsn, Offset, RecordType
 from journal.records.producer_state import BatchSequence
 from journal.records.record import Commit, Decision, Forget, OffsetAssignment, PutRecord, Record, TxPut
@@ -12,14 +13,12 @@ from journal.records.xid import LocalKey
 from journal.repair.check import CheckedFile, CheckReport, check
 from journal.state.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from journal.state.inspection import read_checkpoints
-from journal.wal.flush_mode import SYNC
-from journal.wal.journal import Journal
 from journal.wal.scan import EndVerdict
 from journal.wal.segments import Segments
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.histories import ROUNDS, content, entries_of, entry_of, flip, write_history
 from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
-from tests.fixtures.raw_journal import opened
+from tests.fixtures.raw_journal import hand_made, opened
 from tests.fixtures.retention import choose, drop
 
 
@@ -235,17 +234,6 @@ def test_a_checkpoint_of_dropped_records_is_let_be(storage: FaultyStorage) -> No
     assert report.is_sound
 
 
-def hand_made(records: list[tuple[Record, bytes]]) -> FaultyStorage:
-    """A journal of *records*, which no store would write."""
-    storage = FaultyStorage(Random(0))
-    segments = opened(storage)
-    journal = Journal.start(segments, segments.start, epoch=1, incarnation=1, flush=SYNC)
-    for record, body in records:
-        journal.append(record, 0, [body], len(body))
-    journal.close()
-    return storage
-
-
 def test_records_that_contradict_one_another_are_named() -> None:
     assignment = OffsetAssignment(ORDERS, Offset(0), 4, 1)
     storage = hand_made(
@@ -262,11 +250,12 @@ def test_records_that_contradict_one_another_are_named() -> None:
     assert (report.verdict, report.records, report.is_sound) == (EndVerdict.WHOLE, 4, False)
 
 
-def test_a_coordinators_decisions() -> None:
-    storage = hand_made([(Decision(xa("a"), "p"), b""), (Decision(xa("b"), "p"), b""), (Forget(xa("a")), b"")])
-    report = checked(storage)
+def test_a_coordinators_decisions_and_a_consumers_dead_letters() -> None:
+    letter = DeadLetter("orders", 0, 1, 100, 200, 5, 1, DeadLetterState.TRIED, "no")
+    records: list[Record] = [Decision(xa("a"), "p"), Decision(xa("b"), "p"), Forget(xa("a")), letter]
+    report = checked(hand_made([(record, b"") for record in records]))
     assert report.is_sound
-    assert report.decided == [xa("b")]
+    assert (report.decided, report.records) == ([xa("b")], 4)
 
 
 def test_a_checkpoint_that_forgot_a_producers_batch() -> None:

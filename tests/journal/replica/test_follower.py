@@ -1,5 +1,6 @@
 """A copy of a master's journal: the same bytes, the same state, the same index, however the stream is cut."""
 
+import itertools
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -234,3 +235,22 @@ def test_a_copy_of_a_repaired_journal_takes_no_checkpoint_while_anything_is_open
     assert follower.is_complete
     follower.close()
     assert image(storage) == image(source)
+
+
+def test_what_comes_while_the_disk_is_busy_is_written_in_batches(
+    master: FaultyStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("journal.replica.replica_appender.ReplicaAppender.batch_bytes_max", 2000)
+    storage = FaultyStorage(Random(2))
+    follower = open_follower(storage)
+    pieces = stream(master, 0, Random(3))
+    feed(follower, itertools.islice(pieces, 1))
+    storage.hold()
+    feed(follower, itertools.islice(pieces, 3))
+    storage.wait_blocked()
+    feed(follower, pieces)
+    assert follower.journal.queued_bytes > 4000
+    storage.let_go()
+    follower.journal.wait_flushed(follower.end)
+    follower.close()
+    assert image(storage) == image(master)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
+from zlib import crc32
 
 import pytest
 
@@ -135,6 +136,13 @@ def with_something_behind_it() -> bytes:
     return bytes(record)
 
 
+def with_something_in_its_header() -> bytes:
+    head = bytearray(first_segment())
+    head[-5] = 1
+    head[-4:] = crc32(head[:-4]).to_bytes(4, "little")
+    return bytes(head)
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -144,6 +152,7 @@ def with_something_behind_it() -> bytes:
         pytest.param(first_segment(size=4096 + 8), "a segment of 4104 bytes", id="an odd size"),
         pytest.param(first_segment(size=1 << 40), "a segment of 1099511627776", id="a size without bound"),
         pytest.param(bytes(SEGMENT_HEADER_BYTES), "no segment header", id="zeros"),
+        pytest.param(with_something_in_its_header(), "something but zeros in a segment header", id="a filled header"),
         pytest.param(first_segment() + pad_that_ends_early(), "a segment that ends at", id="a short PAD"),
         pytest.param(first_segment() + longer_than_its_segment(), "leave the segment", id="a long record"),
         pytest.param(first_segment() + of_no_known_kind(), "does not read", id="a kind of a newer metaq"),

@@ -101,12 +101,15 @@ def test_it_is_what_was_there_when_it_began(
         store.close()
 
 
-def test_what_is_remembered_of_producers_is_written_down_piece_by_piece() -> None:
+def test_what_is_remembered_of_producers_is_written_down_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(FaultyStorage(Random(0)))
     for number in range(20):
         step(store, [], "batch", number)
     snapshot = store.begin_snapshot()
     assert [snapshot.step(2) for _ in range(3)] == [True, True, False]  # five producers, and no branch
+    monkeypatch.setattr("journal.state.snapshot.ITEMS_AT_ONCE", 2)
+    whole = store.begin_snapshot()
+    assert len(whole.checkpoint().batches) == 5, "what no step has taken is taken at the end"
     store.close()
 
 

@@ -3,6 +3,7 @@
 import itertools
 from contextlib import suppress
 from random import Random
+from zlib import crc32
 
 import pytest
 
@@ -14,12 +15,13 @@ from journal.repair.tail import tail_of
 from journal.state.checkpoint import decode_checkpoint
 from journal.state.initial_sync import begin_initial_sync, read_initial_sync
 from journal.state.inspection import read_checkpoints
-from journal.state.saved_tail import TAIL_HEADER_BYTES, DivergentTail, entries_of, list_saved_tails
+from journal.state.saved_tail import MAGIC, TAIL_HEADER_BYTES, VERSION, DivergentTail, entries_of, list_saved_tails
 from journal.state.truncation import clear, truncate
+from journal.wal.recovery_point import read_recovery_point, write_recovery_point
 from tests.fixtures.copies import copy_of, end_of, feed, image, open_follower, said, stream
 from tests.fixtures.faulty_storage import FaultyStorage, MemoryFile, PowerCut
 from tests.fixtures.histories import entries_of as records_of
-from tests.fixtures.histories import write_history
+from tests.fixtures.histories import flip, write_history
 from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES, open_store
 from tests.fixtures.raw_journal import opened
 
@@ -225,3 +227,34 @@ def test_names_and_headers_both_ways() -> None:
         DivergentTail.unpack(raw, 5031)
     with pytest.raises(InvalidContent, match="no header of a cut"):
         DivergentTail.unpack(raw[:100], 5032)
+
+
+def test_a_tail_of_a_newer_metaq_is_left_alone() -> None:
+    raw = bytearray(DivergentTail(IDENTITY, Lsn(4096), Lsn(9000), Lsn(8192), 3, 4, NOW_MS).pack())
+    raw[len(MAGIC)] += 1
+    raw[-4:] = crc32(raw[:-4]).to_bytes(4, "little")
+    with pytest.raises(InvalidContent, match=f"format {VERSION + 1}, this metaq reads {VERSION}"):
+        DivergentTail.unpack(bytes(raw), 5032)
+
+
+def test_there_is_nothing_to_truncate_beyond_the_last_segment(storage: FaultyStorage) -> None:
+    before = image(storage)
+    assert truncate(storage, IDENTITY, opened(storage).end, NOW_MS) is None
+    assert truncate(FaultyStorage(Random(0)), IDENTITY, 128, NOW_MS) is None
+    assert image(storage) == before
+
+
+def test_a_tail_with_corruption_in_it_is_not_truncated(storage: FaultyStorage) -> None:
+    *_, kept, _, corrupt, _ = (entry.header for entry, _ in records_of(storage))
+    flip(storage, corrupt.lsn)
+    before = image(storage)
+    with pytest.raises(CorruptJournal, match="header checksum"):
+        truncate(storage, IDENTITY, kept.end, NOW_MS)
+    assert image(storage) == before
+
+
+def test_a_recovery_point_does_not_stay_beyond_the_end(storage: FaultyStorage) -> None:
+    lsn = boundaries(storage)[-9]
+    write_recovery_point(storage, end_of(storage))
+    truncate(storage, IDENTITY, lsn, NOW_MS)
+    assert read_recovery_point(storage) == lsn

