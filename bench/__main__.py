@@ -21,9 +21,11 @@ RECORDED_ROUNDS = 5
 
 @click.command()
 @click.argument("cases", nargs=-1, metavar="[CASE]...")
-@click.option("--all", "run_all", is_flag=True, help="Every case.")
-@click.option("--json", "as_json", is_flag=True, help="One object a line: case, value, unit, baseline, ratio, detail.")
-@click.option("--table", "as_table", is_flag=True, help="Run nothing: the table of docs/performance.md.")
+@click.option("--all", "run_all", is_flag=True, help="Run every case.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one object a line: case, value, unit, baseline, ratio, detail."
+)
+@click.option("--table", "as_table", is_flag=True, help="Print the table of docs/performance.md; run nothing.")
 @click.option("--record", "is_recorded", is_flag=True, help="Append the results to bench/history.jsonl.")
 @click.option(
     "--rounds",

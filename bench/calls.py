@@ -26,7 +26,9 @@ WARM_UP_S: Final = 1.0
 
 @click.command()
 @click.option("--threads", type=click.IntRange(1, 256), default=64, show_default=True)
-@click.option("--seconds", type=float, default=4.0, show_default=True, help="Of each operation in many threads.")
+@click.option(
+    "--seconds", type=float, default=4.0, show_default=True, help="Seconds for each operation in many threads."
+)
 def calls(threads: int, seconds: float) -> None:
     """Calls that an operation makes on its caller's thread, Python's and C's, and that thread's processor time, the
     least of some rounds; then, of many threads, the whole client's processor time, and how often it gave up a core."""

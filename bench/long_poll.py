@@ -15,7 +15,7 @@ from meta_client.protocol.responses import Data
 
 CONSUMERS = 1_000
 FETCH_WAIT_MS = 15_000  # a consumer's default
-BEAT_S = 10.0  # idle time before a client sends a heart-beat
+BEAT_S = 10.0  # idle time before a client sends a heartbeat
 SETTLE_S = 3.0
 WATCH_S = 20.0  # each fetch comes back and is sent again, each connection beats twice
 CONFIG = f"[topics.bench]\npartitions = {CONSUMERS}\n"
@@ -24,8 +24,8 @@ CONFIG = f"[topics.bench]\npartitions = {CONSUMERS}\n"
 def processor_share(case: str) -> Result:
     """Measure percent of a core that the broker needs while 1,000 consumers, a connection each, wait for messages.
 
-    Each repeats its fetch whenever its wait ends, and sends heart-beats as a client does. The baseline is the same
-    connections and heart-beats without fetches.
+    Each repeats its fetch whenever its wait ends, and sends heartbeats as a client does. The baseline is the same
+    connections and heartbeats without fetches.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * CONSUMERS)), hard))

@@ -35,7 +35,7 @@ class NotConnected(ConnectionLost):
 
 class LoginFailed(NotConnected):
     """The broker does not know this user and password, or did not prove that it does: nothing was sent. Correct the
-    credentials, or whom you connect to."""
+    credentials or the address."""
 
 
 class ReplyTimeout(MetaError):

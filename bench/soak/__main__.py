@@ -31,8 +31,14 @@ when = 5
 
 @click.command()
 @click.option("--minutes", type=float, default=20.0, show_default=True)
-@click.option("--seed", type=int, default=None, help="Of the load; the clock's by default.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("soak"), show_default=True, help="Directory.")
+@click.option("--seed", type=int, default=None, help="Seed of the load.  [default: the clock's]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("soak"),
+    show_default=True,
+    help="Directory of the plots and the log.",
+)
 def main(minutes: float, seed: int | None, out: Path) -> None:
     """Soak a broker: mixed load at a steady rate, retention on. Writes samples.csv and soak.svg; status 1 if memory or
     files grow, the journal is not bounded, the event loop keeps anybody waiting for more than 50 ms, or a message is

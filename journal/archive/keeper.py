@@ -65,7 +65,7 @@ class IndexSource(Protocol):
         """Return them in the order of their cuts: storage, file name and cut. Listed ones may be among them."""
 
     def listed(self, manifest: ArchiveManifest) -> None:
-        """Take note that the archive has what *manifest* lists, durably. Any thread."""
+        """Record that the archive holds what *manifest* lists, durably. Any thread."""
 
 
 class SegmentKeeper:

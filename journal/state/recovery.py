@@ -143,7 +143,7 @@ def clear_torn_tail(segments: Segments, scanner: Scanner) -> ScanEnd:
     if end.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
     if end.trailing_garbage:
-        log.warning("torn tail cut lsn=%d reason=%s", end.end, end.reason)
+        log.warning("torn tail truncated lsn=%d reason=%s", end.end, end.reason)
     make_end_durable(segments, end.durable, end.end, is_clear=not end.trailing_garbage)
     remove_recovery_point(segments.storage)
     lower_watermark(segments.storage, end.end)

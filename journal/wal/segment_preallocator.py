@@ -87,7 +87,7 @@ class SegmentPreallocator:
             self._file = self._storage.preallocate(name, size, head, self._skip_prezero.is_set)
         except StorageFailed as error:
             # Not fatal: the roll makes the file itself, and stops the journal only if that fails too.
-            log.warning("next segment not made ahead error=%s", error)
+            log.warning("next segment not preallocated error=%s", error)
             remove_part(self._storage, name + TMP_SUFFIX)
             self.failure = error
 

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 as the broker speaks it: verifiers instead of passwords, and one login. Pure, but for random numbers.
+"""SCRAM-SHA-256 as the broker speaks it: verifiers instead of passwords, one login. Pure, except for random numbers.
 
 A verifier tells whether a peer knows the password, and proves to the peer that the broker holds it; who steals it can
 play the broker, and guess passwords at leisure, but not log in. A user that does not exist is answered like any other.

@@ -192,11 +192,11 @@ def _last_checkpoint(store: MessageStore, follower: JournalFollower) -> Iterator
 
 def _ready_line(config: BrokerConfig, replica: ReplicaReceiver, url: str) -> str:
     facts, recovered = replica.facts, replica.follower.recovered
-    whom = config.slave.master or facts.master or "the master that ZooKeeper names"
+    master = config.slave.master or facts.master or "the master that ZooKeeper names"
     where = f", ZooKeeper {config.zookeeper}" if config.zookeeper else ""
     unseen = "" if replica.serves else "; not registered, consumers do not come here"
     return (
-        f"slave {facts.slave_id} of broker {config.broker_id} serves at {url}{where}, follows {whom}; data "
+        f"slave {facts.slave_id} of broker {config.broker_id} serves at {url}{where}, follows {master}; data "
         f"{config.data}, flush {config.flush}; replayed {recovered.replayed_bytes} bytes up to LSN "
         f"{replica.follower.end}{unseen}"
     )

@@ -42,14 +42,18 @@ def access() -> None:
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The password, in the first line. Without it: it is asked for, or read from standard input.",
+    help="File with the password in its first line. Without it, ask, or read standard input.",
 )
-@click.option("--produce", multiple=True, metavar="TOPIC", help="May put messages into it; with stars, a pattern.")
-@click.option("--consume", multiple=True, metavar="TOPIC", help="May read it.")
-@click.option("--group", "groups", multiple=True, metavar="GROUP", help="As a member of it. Any, otherwise.")
-@click.option("--admin", multiple=True, metavar="TOPIC", help="May change it.")
-@click.option("--decide", multiple=True, metavar="QUALIFIER", help="May begin and end its XA branches.")
-@click.option("--replicate", is_flag=True, help="May follow as a slave.")
+@click.option(
+    "--produce", multiple=True, metavar="TOPIC", help="Let it put messages into TOPIC; with stars, a pattern."
+)
+@click.option("--consume", multiple=True, metavar="TOPIC", help="Let it read TOPIC.")
+@click.option(
+    "--group", "groups", multiple=True, metavar="GROUP", help="Let it read as a member of GROUP alone.  [default: any]"
+)
+@click.option("--admin", multiple=True, metavar="TOPIC", help="Let it change TOPIC's settings.")
+@click.option("--decide", multiple=True, metavar="QUALIFIER", help="Let it begin and end XA branches of QUALIFIER.")
+@click.option("--replicate", is_flag=True, help="Let it follow as a slave.")
 def add(
     name: str,
     path: Path,

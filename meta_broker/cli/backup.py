@@ -17,7 +17,7 @@ from meta_client.operations.text import printable, time_text
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("target", metavar="BACKUP", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def backup(directory: Path, target: Path, as_json: bool) -> None:
     """Copy DIR, the data directory of a master or a slave, to the new directory BACKUP.
 

@@ -31,18 +31,18 @@ ZK_PORT: Final = 2181  # default port of ZooKeeper
 _PORT: Final = click.IntRange(0, 65535)
 
 _BROKER_OPTIONS = (
-    click.option("--port", type=int, default=8123, show_default=True, help="0: any free one."),
-    click.option("--zk", help="ZooKeeper, HOST:PORT[/chroot]. Without it clients must be given the URL."),
+    click.option("--port", type=int, default=8123, show_default=True, help="Port to listen at; 0: any free one."),
+    click.option("--zk", help="ZooKeeper, HOST:PORT[/chroot]. Without it, clients must be given the URL."),
     click.option(
         "--config",
         "config_path",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="broker.toml. Without it: every topic name is allowed, with 4 partitions.",
+        help="Path of broker.toml. Without it, every topic name is allowed, with 4 partitions.",
     ),
     click.option(
         "--flush",
         metavar="sync|interval:MS",
-        help="sync (default): fsync before every answer. interval:MS: answer once the operating system has the bytes.",
+        help="Answer when: sync, after an fsync (default); interval:MS, once the operating system has the bytes.",
     ),
     click.option(
         "--admin-port",
@@ -65,10 +65,14 @@ def broker_options(command: Callable[..., None]) -> Callable[..., None]:
     required=True,
     help="Directory of the journal; made when missing, held by one broker at a time.",
 )
-@click.option("--id", "broker_id", type=int, required=True, help="0 to 1023, unique in the cluster.")
-@click.option("--role", type=click.Choice(["master", "slave"]), help="slave: follow the master of this id. [master]")
-@click.option("--slave-id", type=int, help="A slave's own number, unique among the slaves of this id.")
-@click.option("--master", metavar="HOST:PORT", help="A slave's master. Without it: the one registered in ZooKeeper.")
+@click.option("--id", "broker_id", type=int, required=True, help="Id of the broker: 0 to 1023, unique in the cluster.")
+@click.option(
+    "--role",
+    type=click.Choice(["master", "slave"]),
+    help="Role; a slave follows the master of this id.  [default: master]",
+)
+@click.option("--slave-id", type=int, help="Number of this slave, unique among the slaves of this id.")
+@click.option("--master", metavar="HOST:PORT", help="Master to follow.  [default: the one registered in ZooKeeper]")
 @click.option(
     "--processes",
     type=int,
@@ -207,8 +211,8 @@ def serve(config: BrokerConfig, *more: str) -> None:
     show_default=True,
     help="Directory for ZooKeeper and the journal; kept between runs.",
 )
-@click.option("--port", type=_PORT, default=8123, show_default=True, help="The broker's; 0: any free one.")
-@click.option("--zk-port", type=_PORT, default=ZK_PORT, show_default=True, help="ZooKeeper's; 0: any free one.")
+@click.option("--port", type=_PORT, default=8123, show_default=True, help="Port of the broker; 0: any free one.")
+@click.option("--zk-port", type=_PORT, default=ZK_PORT, show_default=True, help="Port of ZooKeeper; 0: any free one.")
 @click.option(
     "--topic",
     "topics",
@@ -221,7 +225,7 @@ def serve(config: BrokerConfig, *more: str) -> None:
     type=_PORT,
     default=0,
     show_default=True,
-    help="Of metrics and health; 0: any free one.",
+    help="Port of metrics and health; 0: any free one.",
 )
 @log_options()
 def dev(

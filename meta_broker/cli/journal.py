@@ -66,7 +66,7 @@ journal.add_command(truncations)
 @click.option(
     "--from", "start", type=click.IntRange(0, INT64_MAX), metavar="LSN", help="Begin at the first record from LSN on."
 )
-@click.option("--kind", "kinds", type=KINDS, multiple=True, help="Only records of this kind; may be given again.")
+@click.option("--kind", "kinds", type=KINDS, multiple=True, help="Show records of this kind alone; may be given again.")
 @click.option("--limit", type=click.IntRange(1, INT64_MAX), metavar="N", help="End after N records.")
 @json_option
 def dump(directory: Path, start: int | None, kinds: tuple[str, ...], limit: int | None, as_json: bool) -> None:

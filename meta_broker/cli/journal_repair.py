@@ -34,7 +34,7 @@ directory_type = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.argument("directory", metavar="DIR", type=directory_type)
 @click.option("--from", "source", metavar="COPY", type=directory_type, help="Take records from this copy of DIR.")
 @click.option("--drop", is_flag=True, help="Drop what does not read back, and is not in COPY.")
-@click.option("--yes", is_flag=True, help="Do it. Without, only what would be done is shown.")
+@click.option("--yes", is_flag=True, help="Do it. Without it, only show what would be done.")
 @json_option
 def repair(directory: Path, source: Path | None, drop: bool, yes: bool, as_json: bool) -> None:
     """Repair the journal in DIR, whose broker is stopped.

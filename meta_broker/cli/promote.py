@@ -40,13 +40,13 @@ REFUSED: Final = 1  # exit status: not promoted, and nothing was changed
     "--former-dir",
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The former master's directory, if it can be read: reports exactly what would be lost.",
+    help="Directory of the former master, if it can be read: the report is exact then.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done, and what would be lost.")
-@click.option("--accept-loss", is_flag=True, help="Promote it though something acknowledged may be lost.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done and lost; change nothing.")
+@click.option("--accept-loss", is_flag=True, help="Promote it though acknowledged data may be lost.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-@click.option("--no-start", is_flag=True, help="Only make DIR a master's; `metaq broker` starts it.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the text.")
+@click.option("--no-start", is_flag=True, help="Make DIR a master's, but start no broker.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def promote_command(
     directory: Path,
     port: int,

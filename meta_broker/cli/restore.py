@@ -55,12 +55,14 @@ Stored = list[tuple[str, PartitionName, int]]  # group, partition, offset
     "--config",
     "config_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="broker.toml, as the broker has it.",
+    help="Path of the broker's broker.toml.",
 )
-@click.option("--dry-run", is_flag=True, help="Verify the back-up, and say what would be done and lost.")
-@click.option("--accept-loss", is_flag=True, help="Restore it though something else may have more.")
+@click.option(
+    "--dry-run", is_flag=True, help="Verify the back-up, and show what would be done and lost; change nothing."
+)
+@click.option("--accept-loss", is_flag=True, help="Restore it though data that is only elsewhere is lost.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def restore_command(
     backup: Path,
     directory: Path,

@@ -20,10 +20,8 @@ SHARES: Final = (0.5, 0.95, 0.99)
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "--seconds", type=Seconds(0.1, 3600), default=5.0, show_default=True, help="How long fsyncs are measured."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the text.")
+@click.option("--seconds", type=Seconds(0.1, 3600), default=5.0, show_default=True, help="Seconds to measure fsyncs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def selftest(directory: Path, seconds: float, as_json: bool) -> None:
     """Examine the disk of DIR, and this machine: is it fit for a broker, and how fast will that be?
 

@@ -1,4 +1,4 @@
-"""`[access]`: who may do what, and as whom this broker logs in at others."""
+"""`[access]`: who may do what, and the principal as which this broker logs in at others."""
 
 from pathlib import Path
 

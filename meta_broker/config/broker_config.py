@@ -72,7 +72,7 @@ class BrokerConfig:
 
     @property
     def authenticates(self) -> bool:
-        """True if whoever connects has to prove who he is."""
+        """True if a client has to prove who it is."""
         return self.rules is not None or self.tls.requires_certificates
 
     @property

@@ -24,7 +24,7 @@ def exposure_warnings(config: BrokerConfig) -> list[str]:
         for key, _ in _open_ports(config)
     ]
     if not is_loopback(config.broker.host) and not config.tls.is_on:
-        found.append(f"no TLS: whoever is between the clients and {config.broker.host} reads and changes everything")
+        found.append(f"no TLS: anybody between the clients and {config.broker.host} can read and change everything")
     return found
 
 

@@ -35,11 +35,15 @@ from meta_client.protocol.integers import INT64_MAX
     help="CSV files in the Online Retail layout, instead of made-up invoices.",
 )
 @click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="")
-@click.option("--invoices", type=click.IntRange(INVOICES_MIN, 100_000), help=f"How many to make up.  [{INVOICES}]")
 @click.option(
-    "--seed", type=click.IntRange(0, INT64_MAX), help="Of the made-up invoices and of the kills; printed at the end."
+    "--invoices", type=click.IntRange(INVOICES_MIN, 100_000), help=f"Invoices to make up.  [default: {INVOICES}]"
 )
-@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Do it in this new directory; keep it.")
+@click.option(
+    "--seed", type=click.IntRange(0, INT64_MAX), help="Seed of the made-up invoices and the kills; printed at the end."
+)
+@click.option(
+    "--keep", type=click.Path(path_type=Path, file_okay=False), help="Work in this new directory, and keep it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
 def demo(
     first: Path | None, more: tuple[Path, ...], invoices: int | None, seed: int | None, keep: Path | None, as_json: bool

@@ -55,7 +55,7 @@ class Peer(Protocol):
     login: Login | None  # one that has begun
 
     def become(self, principal: Principal) -> str:
-        """Belong to *principal* from now on. Returns why not, blank if it does: it has too many connections."""
+        """Give the connection to *principal*. Returns a reason if that has too many connections; blank: done."""
 
     @property
     def account(self) -> QuotaAccount | None:

@@ -1,4 +1,4 @@
-"""Lets requests through to their handlers: whom the connection belongs to is known, and has the rights."""
+"""Lets requests through to their handlers if the connection's principal is known and has the rights."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 LOGIN_S_MAX: Final = 10.0  # from a connection to its login; then it is closed
 DECISIONS_MAX: Final = 10_000  # remembered
 NAME_MAX: Final = 255  # characters of a name whose decision is remembered: longer ones are made up
-_WHO_ARE_YOU: Final = b"log in first: this broker serves nobody whom it does not know"
+_WHO_ARE_YOU: Final = b"log in first: this broker serves only principals that it knows"
 _TOO_MANY: Final = b"too many of these in a minute for the audit log: try again later"
 _FINDINGS: Final = frozenset({BranchVerb.MIXED, BranchVerb.HAZARD})
 _REFUSED: Final = b"wrong user or password"  # the same for every reason
@@ -82,7 +82,7 @@ class Gate:
         self._links.append((peer, transport))
 
     def identify(self, address: str, certificate: tuple[str, ...]) -> Principal | None:
-        """Return whom a new connection belongs to, by the names in its verified certificate, or by its address."""
+        """Return the principal of a new connection, by the names in its verified certificate, or by its address."""
         found = self._rules.of_certificate(certificate) if certificate else None
         return found or self._rules.of_address(address)
 

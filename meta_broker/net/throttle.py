@@ -43,7 +43,7 @@ from meta_client.protocol.requests import (
 )
 from meta_client.protocol.status import Status
 
-WAIT_S_MAX: Final = 2.0  # clients wait for 5 s and more; of a longer wait heart-beats would break the connection
+WAIT_S_MAX: Final = 2.0  # clients wait for 5 s and more; of a longer wait heartbeats would break the connection
 
 
 class Use(Enum):

@@ -18,9 +18,9 @@ from meta_client.protocol.errors import RemoteProtocolError
 # | crc:4 | kind:1 | zero:3 | length:4 | payload: length |  bulk of SNAPSHOT_CHUNK and JOURNAL_CHUNK: a checkpoint has
 # +-------+--------+--------+----------+-----------------+  its checksum, and records have theirs. Kind 0 is none.
 _HEAD = struct.Struct("<IB3xI")
-_PLACE = struct.Struct("<Q")  # position of a chunk's bulk: the first 8 bytes of its payload
-_POSITION = struct.Struct("<QQQB")  # high watermark, end, milliseconds, flags
-_REPORT = struct.Struct("<Q")  # flushed LSN
+_POSITION = struct.Struct("<Q")  # position of a chunk's bulk: the first 8 bytes of its payload
+_HEARTBEAT_LAYOUT = struct.Struct("<QQQB")  # high watermark, end, milliseconds, flags
+_FLUSH_ACK_LAYOUT = struct.Struct("<Q")  # flushed LSN
 _IN_SYNC, _IS_SYNC = 1, 2
 HEAD_BYTES: Final = _HEAD.size
 TEXT_BYTES_MAX: Final = 128 * 1024  # twice a HANDSHAKE with EPOCH_HISTORY_MAX epochs
@@ -142,7 +142,7 @@ LinkFrame = Handshake | Accept | FullResync | FetchTail | Rejected | SnapshotChu
 
 _Text = Handshake | Accept | FullResync | FetchTail | Rejected
 _TEXTS: Final[dict[int, type[_Text]]] = {1: Handshake, 2: Accept, 3: FullResync, 4: Rejected, 9: FetchTail}
-_PART, _DATA, _POSITION_KIND, _REPORT_KIND = 5, 6, 7, 8
+_SNAPSHOT_CHUNK, _JOURNAL_CHUNK, _HEARTBEAT, _FLUSH_ACK = 5, 6, 7, 8
 _KINDS: Final = {cls: kind for kind, cls in _TEXTS.items()}
 
 
@@ -151,9 +151,9 @@ def encode(frame: _Text | Heartbeat | FlushAck) -> bytes:
     match frame:
         case Heartbeat(high_watermark, end, time_ms, is_in_sync, mode):
             flags = _IN_SYNC * is_in_sync | _IS_SYNC * (mode == "sync")
-            return _framed(_POSITION_KIND, _POSITION.pack(high_watermark, end, time_ms, flags))
+            return _framed(_HEARTBEAT, _HEARTBEAT_LAYOUT.pack(high_watermark, end, time_ms, flags))
         case FlushAck(flushed):
-            return _framed(_REPORT_KIND, _REPORT.pack(flushed))
+            return _framed(_FLUSH_ACK, _FLUSH_ACK_LAYOUT.pack(flushed))
         case _:
             payload = msgspec.json.encode(frame)
             assert len(payload) <= TEXT_BYTES_MAX
@@ -162,12 +162,12 @@ def encode(frame: _Text | Heartbeat | FlushAck) -> bytes:
 
 def journal_chunk_head(lsn: int, size: int) -> bytes:
     """Return the header for *size* bytes of the journal."""
-    return _bulk_head(_DATA, lsn, size)
+    return _bulk_head(_JOURNAL_CHUNK, lsn, size)
 
 
 def snapshot_chunk_head(position: int, size: int) -> bytes:
     """Return the header for *size* bytes of a checkpoint."""
-    return _bulk_head(_PART, position, size)
+    return _bulk_head(_SNAPSHOT_CHUNK, position, size)
 
 
 def _framed(kind: int, covered: bytes, bulk_bytes: int = 0) -> bytes:
@@ -175,17 +175,17 @@ def _framed(kind: int, covered: bytes, bulk_bytes: int = 0) -> bytes:
     return struct.pack("<I", crc32(tail)) + tail
 
 
-def _bulk_head(kind: int, place: int, size: int) -> bytes:
+def _bulk_head(kind: int, position: int, size: int) -> bytes:
     assert 0 < size <= BULK_BYTES_MAX
-    return _framed(kind, _PLACE.pack(place), size)
+    return _framed(kind, _POSITION.pack(position), size)
 
 
 class LinkDecoder:
     """Decodes one direction of a link: bytes in, frames out; bulk in pieces, as it arrives. One caller at a time."""
 
-    def __init__(self, *hears: type[LinkFrame]) -> None:
-        """Expect the frame types *hears*."""
-        self._hears = frozenset(hears)
+    def __init__(self, *expected: type[LinkFrame]) -> None:
+        """Expect these frame types."""
+        self._expected = frozenset(expected)
         self._held = bytearray()  # an incomplete header, or an incomplete frame without bulk
         self._bulk: tuple[type[SnapshotChunk | JournalChunk], int, int] | None = None  # type, next position, bytes left
 
@@ -206,12 +206,12 @@ class LinkDecoder:
 
     def _read_bulk(self, view: memoryview, frames: list[LinkFrame]) -> memoryview:
         assert self._bulk is not None
-        cls, place, left = self._bulk
+        cls, position, left = self._bulk
         size = min(left, len(view))
         frames.append(
-            JournalChunk(Lsn(place), view[:size]) if cls is JournalChunk else SnapshotChunk(place, view[:size])
+            JournalChunk(Lsn(position), view[:size]) if cls is JournalChunk else SnapshotChunk(position, view[:size])
         )
-        self._bulk = (cls, place + size, left - size) if left > size else None
+        self._bulk = (cls, position + size, left - size) if left > size else None
         return view[size:]
 
     def _read_frame(self, view: memoryview, frames: list[LinkFrame]) -> memoryview:
@@ -229,8 +229,12 @@ class LinkDecoder:
         if crc32(raw[4:]) != crc:
             raise RemoteProtocolError("a frame whose checksum is wrong")
         payload = raw[HEAD_BYTES:]
-        if kind in (_PART, _DATA):
-            self._bulk = (JournalChunk if kind == _DATA else SnapshotChunk, *_PLACE.unpack(payload), length - covered)
+        if kind in (_SNAPSHOT_CHUNK, _JOURNAL_CHUNK):
+            self._bulk = (
+                JournalChunk if kind == _JOURNAL_CHUNK else SnapshotChunk,
+                *_POSITION.unpack(payload),
+                length - covered,
+            )
         else:
             frames.append(_decode(kind, payload))
         return view
@@ -246,32 +250,32 @@ class LinkDecoder:
         verified.
         """
         cls, least, most = _LENGTHS.get(kind, (None, 0, 0))
-        if cls not in self._hears:
+        if cls not in self._expected:
             raise RemoteProtocolError(f"an unexpected frame of kind {kind}")
         if not least <= length <= most:
-            raise RemoteProtocolError(f"a frame of kind {kind} with {length} bytes: {least} to {most} are right")
-        return _PLACE.size if kind in (_PART, _DATA) else length
+            raise RemoteProtocolError(f"a frame of kind {kind} with {length} bytes: {least} to {most} are allowed")
+        return _POSITION.size if kind in (_SNAPSHOT_CHUNK, _JOURNAL_CHUNK) else length
 
 
 _LENGTHS: Final[dict[int, tuple[type[LinkFrame], int, int]]] = {
     **{kind: (cls, 2, TEXT_BYTES_MAX) for kind, cls in _TEXTS.items()},
-    _PART: (SnapshotChunk, _PLACE.size + 1, _PLACE.size + BULK_BYTES_MAX),
-    _DATA: (JournalChunk, _PLACE.size + 1, _PLACE.size + BULK_BYTES_MAX),
-    _POSITION_KIND: (Heartbeat, _POSITION.size, _POSITION.size),
-    _REPORT_KIND: (FlushAck, _REPORT.size, _REPORT.size),
+    _SNAPSHOT_CHUNK: (SnapshotChunk, _POSITION.size + 1, _POSITION.size + BULK_BYTES_MAX),
+    _JOURNAL_CHUNK: (JournalChunk, _POSITION.size + 1, _POSITION.size + BULK_BYTES_MAX),
+    _HEARTBEAT: (Heartbeat, _HEARTBEAT_LAYOUT.size, _HEARTBEAT_LAYOUT.size),
+    _FLUSH_ACK: (FlushAck, _FLUSH_ACK_LAYOUT.size, _FLUSH_ACK_LAYOUT.size),
 }
 
 
 def _decode(kind: int, payload: bytes) -> LinkFrame:
-    if kind == _POSITION_KIND:
-        high_watermark, end, time_ms, flags = _POSITION.unpack(payload)
+    if kind == _HEARTBEAT:
+        high_watermark, end, time_ms, flags = _HEARTBEAT_LAYOUT.unpack(payload)
         if flags & ~(_IN_SYNC | _IS_SYNC):
             raise RemoteProtocolError(f"flags {flags} of a position")
         return Heartbeat(
             Lsn(high_watermark), Lsn(end), time_ms, bool(flags & _IN_SYNC), "sync" if flags & _IS_SYNC else "async"
         )
-    if kind == _REPORT_KIND:
-        return FlushAck(Lsn(*_REPORT.unpack(payload)))
+    if kind == _FLUSH_ACK:
+        return FlushAck(Lsn(*_FLUSH_ACK_LAYOUT.unpack(payload)))
     try:
         return msgspec.json.decode(payload, type=_TEXTS[kind])
     except (ValueError, RecursionError) as error:  # msgspec's errors, and those of UTF-8, are ValueErrors

@@ -65,7 +65,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def open_file(path: Path) -> OpenFile:
-    """Raises StorageFailed."""
+    """Open an index file of the cache. Raises StorageFailed."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return OpenFile(path, fd, os.fstat(fd).st_size)

@@ -140,7 +140,7 @@ class KeyIndexer:
                 await self._bring_up(name, index, end)
             except (StorageFailed, IndexDamaged, NotAMessageStart) as error:
                 # Derived data: searches only take longer, and the next checkpoint tries again.
-                log.error("key index not brought up partition=%s error=%s", name, error)
+                log.error("key index not updated partition=%s error=%s", name, error)
 
     async def _bring_up(self, name: PartitionName, index: PartitionIndex, end: int) -> None:
         """Add blocks wherever there are none below *end*. Raises StorageFailed, NotAMessageStart."""

@@ -171,7 +171,7 @@ class _Handler(WSGIRequestHandler):
         self.rfile = io.BufferedReader(_Head(self.rfile.detach()))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
-        """Log nothing: whoever asks sees the answer."""
+        """Log nothing: the client sees the answer."""
 
 
 class _Head(io.RawIOBase):

@@ -1,6 +1,6 @@
 """The decision about a query's newest batch: a node in ZooKeeper that names the branches to commit.
 
-Writing it, by compare-and-set, is the moment from which on the batch is committed, whoever carries it out. A batch
+Writing it, by compare-and-set, commits the batch, no matter which process carries it out. A batch
 without it is rolled back. One node a query, below ``/meta/metaq/spark/``: Spark repeats no batch but the newest.
 """
 

@@ -61,7 +61,9 @@ def list_(zk: str, as_json: bool) -> None:
 
 @groups.command()
 @click.argument("group")
-@click.option("--topic", "more", multiple=True, metavar="TOPIC", help="This one too, if ZooKeeper knows nothing of it.")
+@click.option(
+    "--topic", "more", multiple=True, metavar="TOPIC", help="Add a topic that ZooKeeper does not list for GROUP."
+)
 @store_option
 @zk_option
 @json_option

@@ -32,7 +32,7 @@ TOKEN_CHARACTERS_MIN: Final = 16
     multiple=True,
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A consumer's `dead_letter_directory` on this machine. Several times for several.",
+    help="A consumer's `dead_letter_directory` on this machine; may be given more than once.",
 )
 @click.option(
     "--age",
@@ -40,22 +40,24 @@ TOKEN_CHARACTERS_MIN: Final = 16
     type=Seconds(),
     default=10.0,
     show_default=True,
-    help="Seconds. The doctor leaves what is younger to its own process, and takes as long.",
+    help="Seconds for which the doctor leaves a branch to its own process. A diagnosis takes as long.",
 )
-@click.option("--allow-changes", "allows_changes", is_flag=True, help="Offer the changes. Without, it only reads.")
+@click.option(
+    "--allow-changes", "allows_changes", is_flag=True, help="Offer changes. Without it, the console only reads."
+)
 @click.option(
     "--allow-host",
     "more_hosts",
     multiple=True,
     metavar="NAME",
-    help="Another name that browsers use for it, as of a TLS proxy in front.",
+    help="Another host name of the console, such as that of a TLS proxy.",
 )
-@click.option("--insecure", is_flag=True, help="Listen at an address that others reach, without TLS.")
+@click.option("--insecure", is_flag=True, help="Listen without TLS at an address that other machines reach.")
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The token's file.  [default: a random token, in the URL]",
+    help="File with the token.  [default: a random token, in the URL]",
 )
 def console(
     zk: str,
@@ -72,7 +74,7 @@ def console(
 ) -> None:
     """Serve a web page: brokers, transactions in doubt, topics, messages, groups, replication, journals.
 
-    Prints its URL, with a token that is its key: whoever has it sees every message. It only reads, unless
+    Prints its URL, with a token that is its key: anybody who has it sees every message. It only reads, unless
     --allow-changes is given. It listens on loopback; from elsewhere, come through a tunnel:
 
     \b

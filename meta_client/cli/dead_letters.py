@@ -16,7 +16,7 @@ from meta_client.consumer.dead_letters.store import DeadLetterStore
 
 _directory = click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 _messages = click.argument("messages", nargs=-1, metavar="[TOPIC/B-P@OFFSET]...")
-_all = click.option("--all", "all_of_them", is_flag=True, help="Every message that waits.")
+_all = click.option("--all", "all_of_them", is_flag=True, help="Take every waiting message.")
 
 
 @click.group(name="dead-letters")

@@ -34,27 +34,32 @@ database_option = click.option(
     show_envvar=True,
     required=True,
     metavar="URL",
-    help="postgresql://user@host/name, mysql://user@host/name, mariadb://..., or sqlite:///path of a file.",
+    help="URL: postgresql://user@host/name, mysql://user@host/name, mariadb://..., or sqlite:///path of a file.",
 )
 
 
 @click.command()
 @database_option
-@click.option("--sql", "shows_sql", is_flag=True, help="Print the statements, and execute none: for migrations.")
+@click.option("--sql", "shows_sql", is_flag=True, help="Print the statements for a migration; execute none.")
 @click.option(
     "--keep-hours",
     type=click.IntRange(1, KEEP_HOURS_MAX),
     default=KEEP_S // 3600,
     show_default=True,
-    help="How long the row of a rolled-back transaction stays. No database transaction older than half of that commits "
-    "messages.",
+    help="Hours that the row of a rolled-back transaction stays. A database transaction older than half of that can't "
+    "commit messages.",
 )
-@click.option("--moved", is_flag=True, help="The table was moved here for good; the original is out of use.")
-@click.option("--copied", is_flag=True, help="The table is a copy: it becomes one of its own, and loses its rows.")
+@click.option(
+    "--moved", is_flag=True, help="Declare that the table was moved here for good, and the original is out of use."
+)
+@click.option(
+    "--copied", is_flag=True, help="Declare the table a copy: it becomes an independent one, and loses its rows."
+)
 @click.option(
     "--restored",
     is_flag=True,
-    help="The database was restored to an earlier time, and what metaq reconcile lists is mended: resolvers go on.",
+    help="Declare that the database was restored to an earlier time, and that all that `metaq reconcile` lists is "
+    "mended: resolvers go on.",
 )
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @zk_option
@@ -101,9 +106,18 @@ def _accept(url: str, zk: str) -> None:
 @click.command()
 @database_option
 @zk_option
-@click.option("--age", "age_s", type=Seconds(), default=AGE_S, show_default=True, help="Seconds.")
-@click.option("--interval", "interval_s", type=Seconds(0.05), default=1.0, show_default=True, help="Seconds.")
-@click.option("--once", is_flag=True, help="Look until nothing is left, or nothing more can be done now; then end.")
+@click.option(
+    "--age",
+    "age_s",
+    type=Seconds(),
+    default=AGE_S,
+    show_default=True,
+    help="Seconds for which a branch is left to its process.",
+)
+@click.option(
+    "--interval", "interval_s", type=Seconds(0.05), default=1.0, show_default=True, help="Seconds between passes."
+)
+@click.option("--once", is_flag=True, help="End when nothing is left, or nothing more can be done now.")
 @click.option(
     "--admin-port",
     type=click.IntRange(0, 65535),

@@ -46,13 +46,13 @@ TELL_AFTER_S: Final = 1.0
     type=Seconds(),
     default=AGE_S,
     show_default=True,
-    help="Seconds. What is younger is left to its own process. Where anything is prepared, this command takes as long.",
+    help="Seconds for which a branch is left to its own process. With a prepared branch, this command takes as long.",
 )
 @click.option(
     "--apply",
     "applies",
     is_flag=True,
-    help="Do what is certain, and nothing else; what is mixed, or a hazard, goes on its broker's ledger.",
+    help="Do what is certain, and nothing else. What is mixed, or a hazard, goes on its broker's ledger.",
 )
 @json_option
 def doctor(

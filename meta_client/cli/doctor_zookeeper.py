@@ -23,7 +23,7 @@ def doctor() -> None:
 
 
 @doctor.command()
-@click.option("--apply", "applies", is_flag=True, help="Repair what is metaq's own. Without, nothing is changed.")
+@click.option("--apply", "applies", is_flag=True, help="Repair metaq's own nodes. Without it, nothing is changed.")
 @zk_option
 @json_option
 def zookeeper(applies: bool, zk: str, as_json: bool) -> None:

@@ -29,11 +29,11 @@ COLUMNS: Final = ("partition", "offset", "message_id", "time", "attribute", "pay
 
 @click.command()
 @click.argument("topic")
-@click.option("--key", metavar="TEXT", help="Messages with this attribute.")
+@click.option("--key", metavar="TEXT", help="Find messages with this attribute.")
 @click.option(
-    "--id", "message_id", type=click.IntRange(INT64_MIN, INT64_MAX), metavar="ID", help="The message with this id."
+    "--id", "message_id", type=click.IntRange(INT64_MIN, INT64_MAX), metavar="ID", help="Find the message with this id."
 )
-@click.option("--since", type=Moment(), help="Messages put at this time or later. ISO 8601; local time.")
+@click.option("--since", type=Moment(), help="Find messages put at this time or later. ISO 8601; local time.")
 @click.option(
     "--limit",
     type=click.IntRange(1, INT64_MAX),

@@ -17,7 +17,7 @@ from zk.tree.nodes import Partition
 @click.command()
 @click.argument("group")
 @click.argument("places", nargs=-1, type=PlaceName(), metavar="[TOPIC[/B-P]]...")
-@click.option("--to", "targets", multiple=True, type=ResetTarget(), metavar="TARGET", help="Where to: see above.")
+@click.option("--to", "targets", multiple=True, type=ResetTarget(), metavar="TARGET", help="Target, as listed above.")
 @store_option
 @click.option(
     "--members",
@@ -25,9 +25,9 @@ from zk.tree.nodes import Partition
     metavar="RULE",
     default="refuse",
     show_default=True,
-    help="If members are alive: refuse; wait:S, up to S seconds for them to leave; or force, unless they are genuine.",
+    help="Rule while members are alive: refuse; wait:S seconds for them to leave; or force, unless they are genuine.",
 )
-@click.option("--yes", is_flag=True, help="Do it. Without, nothing is changed, only shown.")
+@click.option("--yes", is_flag=True, help="Do it. Without it, only show the change.")
 @zk_option
 @json_option
 def reset(

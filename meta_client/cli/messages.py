@@ -69,19 +69,21 @@ class _Template(click.ParamType[Show]):
     "form",
     type=click.Choice(["lines", "json", "whole"]),
     default="lines",
-    help="What a message is: each line; each line of JSON as `metaq consume --json` prints it; each whole FILE.",
+    help="One message from each line; each line of JSON as `metaq consume --json` prints it; or each whole FILE.",
 )
-@click.option("--attribute", metavar="TEXT", help="An attribute for every message.")
+@click.option("--attribute", metavar="TEXT", help="Give every message this attribute.")
 @click.option(
     "--key-column",
     metavar="N|NAME",
-    help="FILEs hold comma-separated values; that column is the message's attribute. By NAME: of the header.",
+    help="Read comma-separated values, and take the attribute from this column. NAME: as in the header.",
 )
-@click.option("--header", is_flag=True, help="With --key-column N: the first record of each FILE is no message.")
-@click.option("--key-field", metavar="NAME", help="Lines are JSON objects; that field is the message's attribute.")
+@click.option("--header", is_flag=True, help="Skip the first record of each FILE, with --key-column N.")
+@click.option("--key-field", metavar="NAME", help="Read lines of JSON objects, and take the attribute from this field.")
 @click.option("--partition", type=PartitionParam(), metavar="B-P", help="Send everything to this partition.")
-@click.option("--by-key", is_flag=True, help="Messages of one attribute go to one partition, and stay in order.")
-@click.option("--compression", type=click.Choice(LABELS), help="Compress what gets smaller, if TOPIC allows it.")
+@click.option("--by-key", is_flag=True, help="Keep messages of one attribute in one partition, in order.")
+@click.option(
+    "--compression", type=click.Choice(LABELS), help="Compress messages that get smaller, if TOPIC allows it."
+)
 @click.option(
     "--timeout",
     "timeout_s",
@@ -89,9 +91,9 @@ class _Template(click.ParamType[Show]):
     default=BatchingConfig().delivery_timeout_s,
     show_default=True,
     metavar="S",
-    help="Give a message up that no broker has acknowledged for so many seconds.",
+    help="Give up on a message that no broker acknowledges within S seconds.",
 )
-@click.option("--dry-run", is_flag=True, help="Only look whether all of it can be sent.")
+@click.option("--dry-run", is_flag=True, help="Check whether everything can be sent; send nothing.")
 @json_option
 def produce(
     topic: str,
@@ -204,23 +206,37 @@ def _show_outcome(item: Item, told: SendResult | MetaError) -> None:
 @click.argument("topic")
 @zk_option
 @direct_option
-@click.option("--group", metavar="NAME", help="Consume as a member of this group and store how far.")
+@click.option("--group", metavar="NAME", help="Consume as a member of this group, and store its offsets.")
 @click.option(
     "--from",
     "start",
     type=StartParam(),
     metavar="earliest|latest|stored|OFFSET|TIME",
-    help="Where to begin; stored: where the group stopped.  [default: earliest; stored with --group]",
+    help="Begin here; stored: where the group stopped.  [default: earliest; stored with --group]",
 )
-@click.option("--until", type=EndParam(), metavar="OFFSET|TIME", help="End before this.")
-@click.option("--partition", "partitions", multiple=True, type=PartitionParam(), metavar="B-P", help="Only this one.")
+@click.option("--until", type=EndParam(), metavar="OFFSET|TIME", help="End before this offset or time.")
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    type=PartitionParam(),
+    metavar="B-P",
+    help="Read this partition alone; may be given more than once.",
+)
 @click.option("--count", type=click.IntRange(1, INT64_MAX), metavar="N", help="End after N messages.")
-@click.option("--follow", is_flag=True, help="Wait for more when there are no more, until Ctrl-C.")
-@click.option("--format", "template", type=_Template(), metavar="TEXT", default=TEMPLATE, help="See above.")
+@click.option("--follow", is_flag=True, help="Wait for new messages at the end, until Ctrl-C.")
+@click.option(
+    "--format",
+    "template",
+    type=_Template(),
+    metavar="TEXT",
+    default=TEMPLATE,
+    help="Template of a line, as described above.",
+)
 @click.option(
     "--admin-port",
     type=click.IntRange(0, 65535),
-    help="With --group: serve metrics and health over HTTP on 127.0.0.1. 0: any free one. Without it: off.",
+    help="Serve metrics and health over HTTP on 127.0.0.1, with --group. 0: any free one. Without it: off.",
 )
 @log_options("warning")
 @json_option

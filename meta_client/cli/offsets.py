@@ -14,7 +14,7 @@ from zk.tree.nodes import Partition
 
 @click.command()
 @click.argument("topic")
-@click.option("--at", type=Moment(), help="Show the offset that belongs to this time, too. ISO 8601; local time.")
+@click.option("--at", type=Moment(), help="Show the offset of this time, too. ISO 8601; local time.")
 @zk_option
 @direct_option
 @json_option

@@ -30,7 +30,7 @@ direct_option = click.option(
     expose_value=False,
     callback=_keep_urls,
     metavar="HOST:PORT",
-    help="Ask this broker and no ZooKeeper, which may be away; may be given more than once.",
+    help="Ask this broker instead of ZooKeeper, which may be down; may be given more than once.",
 )
 
 

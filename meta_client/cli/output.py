@@ -34,7 +34,7 @@ databases_option = click.option(
     "databases",
     multiple=True,
     metavar="URL",
-    help="A database that takes part: its decision table, and what is prepared in it. Several times for several. "
+    help="Database that takes part, with its decision table and prepared transactions; may be given more than once.  "
     "[env var: DATABASE_URL, for one, which no list of processes shows]",
 )
 logs_option = click.option(
@@ -43,9 +43,9 @@ logs_option = click.option(
     multiple=True,
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A coordinator's log, or a directory right above several. Several times for several.",
+    help="Coordinator's log, or a directory right above several; may be given more than once.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 
 
 def print_rows(

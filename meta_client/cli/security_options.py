@@ -30,22 +30,27 @@ def _option(name: str, *more: Any, **settings: Any) -> Callable[[Callable[..., N
 
 _ZOOKEEPER_OPTIONS: Final = (
     _option("--zk-user", hidden=True, help="Log in to ZooKeeper as this user (digest)."),
-    _option("--zk-password-file", type=_FILE, hidden=True, help="Its password, the first line."),
-    _option("--zk-tls-ca", type=_FILE, hidden=True, help="Speak TLS with ZooKeeper; who signs its certificates."),
+    _option("--zk-password-file", type=_FILE, hidden=True, help="File with that user's password in its first line."),
+    _option(
+        "--zk-tls-ca",
+        type=_FILE,
+        hidden=True,
+        help="Speak TLS with ZooKeeper; file with the authority of its certificates.",
+    ),
     _option("--zk-tls-certificate", type=_FILE, hidden=True, help="This client's certificate for ZooKeeper."),
-    _option("--zk-tls-key", type=_FILE, hidden=True, help="Its private key."),
+    _option("--zk-tls-key", type=_FILE, hidden=True, help="Private key of that certificate."),
 )
 _OPTIONS: Final = (
-    _option("--tls/--no-tls", default=None, help="Speak TLS with brokers; implied by the next four."),
-    _option("--tls-ca", type=_FILE, help="Who signs the brokers' certificates; without it the system's authorities."),
-    _option("--tls-certificate", type=_FILE, help="This client's certificate, for brokers that ask for one."),
-    _option("--tls-key", type=_FILE, help="Its private key, if it is in a file of its own."),
-    _option("--tls-no-host-check", is_flag=True, help="Take a broker's certificate that names another host."),
+    _option("--tls/--no-tls", default=None, help="Speak TLS with brokers; implied by the next four options."),
+    _option("--tls-ca", type=_FILE, help="Authority of the brokers' certificates.  [default: the system's]"),
+    _option("--tls-certificate", type=_FILE, help="Certificate of this client, for brokers that ask for one."),
+    _option("--tls-key", type=_FILE, help="Private key of that certificate, if it has its own file."),
+    _option("--tls-no-host-check", is_flag=True, help="Accept a broker's certificate that names another host."),
     _option("--user", help="Log in as this principal."),
     _option(
         "--password-file",
         type=_FILE,
-        help=f"Its password, the first line. Without it: the variable {PASSWORD_VARIABLE}; never an argument.",
+        help=f"File with its password in the first line.  [default: the variable {PASSWORD_VARIABLE}]",
     ),
 )
 

@@ -13,7 +13,7 @@ from meta_client.consumer.offset_stores.places import TABLE
 from meta_client.consumer.offsets import OffsetStore, ZooKeeperOffsetStore
 
 store_option = click.option(
-    "--store", metavar="URL|DIR", help="The group keeps its offsets in this database, or this directory."
+    "--store", metavar="URL|DIR", help="Database or directory in which the group keeps its offsets."
 )
 
 

@@ -21,8 +21,8 @@ def where_options(command: Callable[..., None]) -> Callable[..., None]:
         "brokers",
         multiple=True,
         metavar="ID|HOST:PORT",
-        help="Only this broker; may be given more than once. Every known master, otherwise. By HOST:PORT: asks no "
-        "ZooKeeper, which may be away.",
+        help="Ask this broker; may be given more than once. HOST:PORT needs no ZooKeeper.  [default: every known "
+        "master]",
     )
     return option(zk_option(json_option(command)))
 

@@ -71,16 +71,14 @@ def topics(context: click.Context, zk: str, as_json: bool) -> None:
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of create and alter."""
     options = [
-        click.option("--partitions", type=int, metavar="N", help="On each broker."),
-        click.option("--publish/--no-publish", default=None, help="Whether producers find the topic."),
-        click.option("--subscribe/--no-subscribe", default=None, help="Whether consumers find the topic."),
-        click.option("--stat/--no-stat", default=None, help="Whether `stats realtime` counts the topic."),
+        click.option("--partitions", type=int, metavar="N", help="Partitions on each broker."),
+        click.option("--publish/--no-publish", default=None, help="Let producers find the topic."),
+        click.option("--subscribe/--no-subscribe", default=None, help="Let consumers find the topic."),
+        click.option("--stat/--no-stat", default=None, help="Count the topic in `stats realtime`."),
         click.option(
-            "--compression", metavar="CODECS", help="How producers may compress: zstd, lz4, lz4,zstd or none."
+            "--compression", metavar="CODECS", help="Codecs that producers may use: zstd, lz4, lz4,zstd or none."
         ),
-        click.option(
-            "--index", type=click.Choice(["attribute", "none"]), help="By what `metaq find` finds messages quickly."
-        ),
+        click.option("--index", type=click.Choice(["attribute", "none"]), help="Index by which `metaq find` is quick."),
     ]
     for option in reversed(options):
         command = option(command)

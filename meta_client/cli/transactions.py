@@ -44,7 +44,7 @@ broker_option = click.option(
     "broker_id",
     metavar="ID|HOST:PORT",
     callback=branch_broker,
-    help="Only the branch on this broker. By HOST:PORT: asks no ZooKeeper, which may be away.",
+    help="Take the branch on this broker. HOST:PORT needs no ZooKeeper.",
 )
 branch_argument = click.argument("branch", metavar="BRANCH")
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
@@ -85,7 +85,7 @@ def txn() -> None:
 @zk_option
 @direct_option
 @directory_option
-@click.option("--qualifier", metavar="TEXT", help="Only branches of producers with this unique qualifier.")
+@click.option("--qualifier", metavar="TEXT", help="List branches of producers with this unique qualifier alone.")
 @json_option
 def list_branches(zk: str, directory: Path | None, qualifier: str | None, as_json: bool) -> None:
     """List prepared branches, and heuristic outcomes, of every broker.
@@ -109,7 +109,7 @@ def list_branches(zk: str, directory: Path | None, qualifier: str | None, as_jso
     "--decisions",
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The coordinator's log: tells whether it had decided to commit.",
+    help="Coordinator's log, which tells whether it had decided to commit.",
 )
 @json_option
 def show(

@@ -66,7 +66,7 @@ class AccessRules:
         return hmac.compare_digest(secret.encode(errors="replace"), self.csrf.encode())
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        """Return status and text for a request that may not go on, whoever sent it; None if it may."""
+        """Return status and text for a request that no sender may make; None if it may go on."""
         if headers.get("host", "").lower() not in self.hosts:
             return 421, WRONG_HOST
         if method in SAFE:

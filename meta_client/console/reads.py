@@ -60,7 +60,7 @@ class Reads:
     def _ended(self, key: Hashable, done: "asyncio.Future[Any]") -> None:
         del self._running[key]
         if not done.cancelled():
-            done.exception()  # whoever waited has it; nobody else misses it
+            done.exception()  # each caller that waited has it
 
     def close(self) -> None:
         """Start nothing more. Threads that still wait for an answer end by their own time limits."""

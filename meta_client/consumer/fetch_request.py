@@ -1,6 +1,6 @@
 """Progress of fetching one partition: where to continue, how much to ask for, how long to back off (spec 8.4 - 8.6).
 
-Pure. One owner at a time: a reader (browsing.py), or whoever the state of a FetchedPartition says.
+Pure. One owner at a time: a reader (browsing.py), or the one that the state of a FetchedPartition names.
 """
 
 from dataclasses import dataclass, field

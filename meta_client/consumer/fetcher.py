@@ -236,7 +236,7 @@ class Fetcher:
 
         When it moves back, new messages have, or will have, the offsets of some that were fetched. Fetched ahead, these
         are consumed first, and count up to *offset*. With manual acknowledgement, which may wait for what follows,
-        fetching begins anew at the first one not acknowledged.
+        fetching begins again at the first one not acknowledged.
         """
         is_back, delivery = offset < request.offset, request.delivery
         with self.assignments.changed:  # nothing is handed out or withdrawn meanwhile

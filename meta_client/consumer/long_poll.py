@@ -40,7 +40,7 @@ class LongPoll:
         match self.outcome:
             case None:
                 raise ReplyTimeout(
-                    f"{what}: no answer within {self.waited_s:.1f} s, though the broker sends heart-beats"
+                    f"{what}: no answer within {self.waited_s:.1f} s, though the broker sends heartbeats"
                 )
             case Exception():
                 raise self.outcome

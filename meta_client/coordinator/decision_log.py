@@ -263,7 +263,7 @@ def _recover(segments: Segments) -> _Found:
     InvalidRecord."""
     found, end = _fold(segments)
     if end.trailing_garbage:
-        log.warning("torn tail cut path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
+        log.warning("torn tail truncated path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
     make_end_durable(segments, end.durable, end.end, is_clear=not end.trailing_garbage)
     return found
 

@@ -30,7 +30,7 @@ def log_options(default_level: str = "info") -> Callable[[Callable[..., Any]], C
             show_default=True,
             envvar="METAQ_LOG_FORMAT",
             show_envvar=True,
-            help="text: a line with key=value; json: an object a line.",
+            help="Form of the log: text, a line with key=value; json, an object a line.",
         ),
     )
     return lambda command: functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)

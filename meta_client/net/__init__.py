@@ -1,1 +1,1 @@
-"""Connections to brokers: sockets, requests in flight, replies, back-off and heart-beats."""
+"""Connections to brokers: sockets, requests in flight, replies, back-off and heartbeats."""

@@ -241,7 +241,7 @@ class Connection:
                 self._socket.close()
 
     def _read_some(self, timeout_s: float) -> None:
-        """Read what is there or arrives within *timeout_s*; without input, do what the heart-beat requires."""
+        """Read what is there or arrives within *timeout_s*; without input, do what the heartbeat requires."""
         wait_s = min(timeout_s, self._beat.wait_s(self._active_at, time.monotonic()))
         is_readable = self._readable.poll(math.ceil(wait_s * 1000))  # an interrupt here loses nothing
         try:
@@ -305,7 +305,7 @@ class Connection:
                 self._outgoing.add(encode_flight([Version(self._beat_opaque)]))
                 self._outgoing.send(self._break)
             case Beat.GIVE_UP:
-                self._break(ConnectionLost("no good answer to three heart-beats"))
+                self._break(ConnectionLost("no good answer to three heartbeats"))
             case Beat.WAIT:
                 pass
 

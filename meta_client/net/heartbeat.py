@@ -1,4 +1,4 @@
-"""Heart-beat schedule of a connection (spec 1.6). Pure: the caller has the clock."""
+"""Heartbeat schedule of a connection (spec 1.6). Pure: the caller has the clock."""
 
 from enum import Enum
 
@@ -11,12 +11,12 @@ class Beat(Enum):
     """Next action of a connection."""
 
     WAIT = "nothing"
-    SEND = "send a heart-beat"
+    SEND = "send a heartbeat"
     GIVE_UP = "close the connection"
 
 
 class HeartBeat:
-    """Heart-beat state of one connection. Owned by its reader thread; times are in seconds, of any one clock."""
+    """Heartbeat state of one connection. Owned by its reader thread; times are in seconds, of any one clock."""
 
     def __init__(self) -> None:
         self._sent_at: float | None = None  # of the request whose reply is due

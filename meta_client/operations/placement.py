@@ -18,7 +18,7 @@ def brokers_of(client: Client) -> dict[int, BrokerEntry]:
 
 
 def away_brokers(client: Client) -> list[int]:
-    """Return the ids of brokers that are known and not up, nor a slave of theirs: `partitions_of` leaves theirs out, as
+    """Return the ids of known brokers that are down, with their slaves: `partitions_of` leaves their partitions out, as
     ZooKeeper does not tell which topics they have."""
     return [] if client.is_direct else sorted(known_broker_ids(client.session) - brokers_of(client).keys())
 

@@ -12,7 +12,7 @@ from meta_client.protocol.errors import MetaError
 
 EXPORTERS: Final = "opentelemetry_traces_exporter"  # of entry points, OpenTelemetry's own
 
-END_S_MAX: Final = 5.0  # of exporting what is left: whoever stops a command waits for it
+END_S_MAX: Final = 5.0  # of exporting what is left, while the command stops
 _log = logging.getLogger(__name__)
 
 
@@ -52,7 +52,7 @@ def _end(shut_down: Callable[[], None]) -> None:
         try:
             shut_down()
         except Exception as error:  # anybody's; what the command did is done
-            _log.warning("exporter not ended well error=%r", error)
+            _log.warning("exporter did not shut down error=%r", error)
 
     ending = threading.Thread(target=run, name="exporter's end", daemon=True)
     ending.start()

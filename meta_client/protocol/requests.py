@@ -161,7 +161,7 @@ class Stats(msgspec.Struct, frozen=True):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """Ask for the version text. Also the heart-beat."""
+    """Ask for the version text. Also the heartbeat."""
 
     opaque: int = OPAQUE_ABSENT
 

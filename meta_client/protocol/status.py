@@ -13,7 +13,7 @@ class Status(IntEnum):
     NOT_AUTHENTICATED = 401  # say who you are first, or what you said is wrong; no broker of the 1.4 line sends it
     FORBIDDEN = 403
     NOT_FOUND = 404
-    NOT_AUTHORISED = 405  # whom the connection belongs to may not do this
+    NOT_AUTHORISED = 405  # the connection's principal may not do this
     STALE_OWNER = 409  # fetch with an epoch only; the message begins with the highest one seen
     BEYOND_END = 416  # fetch only; the message is the decimal offset at which the partition ends
     TOO_MANY = 429  # more than a quota allows: send it again later

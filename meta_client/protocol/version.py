@@ -1,4 +1,4 @@
-"""The version text: whom we talk to, and which extensions it knows.
+"""The version text: the peer's product, and which extensions it knows.
 
 The answer to `version` may be any text (spec 1.5.7). A metaq broker says `1.4.6 metaq/<version> <extension> ...`:
 Java clients ignore it, ours use an extension only if it is listed.

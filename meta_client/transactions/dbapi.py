@@ -287,7 +287,7 @@ class DbapiSession:
 
 def _cannot_connect() -> Any:
     raise CannotEnlist(
-        "the database connection does not tell how it was made, and whoever finishes a transaction needs one, too: "
+        "the database connection does not tell how it was made, and a resolver needs another one like it: "
         "give client.transaction(connection, connect=make_one)"
     )
 

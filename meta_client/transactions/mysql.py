@@ -95,7 +95,7 @@ class _Kind:
         if has_log not in _OFF and syncs not in (1, "1"):
             raise CannotEnlist(
                 "a COMMIT of this server may be lost with the power after it was answered, because its binary log "
-                "decides and is not on the disk by then: SET GLOBAL sync_binlog = 1"
+                "decides and reaches the disk later: SET GLOBAL sync_binlog = 1"
             )
         if is_checked in _OFF:
             raise CannotEnlist(

@@ -138,7 +138,7 @@ class JoinedSides:
         return self._by_class(in_scope=False)
 
     def sources(self) -> list[dict[str, Any]]:
-        """Return the number of transactions in scope by class and by whose word is taken of the database's side."""
+        """Return the number of transactions in scope by class and by source of the database's side."""
         found = [
             {"class": row["class"], "database": row["source"], "transactions": row["transactions"]}
             for row in self._tallies

@@ -26,16 +26,16 @@ from zk.errors import JavaNotFound
     type=click.Path(path_type=Path),
     help="A coordinator's directory, with its decision log.",
 )
-@click.option("--since", metavar="TIME", help="ISO 8601; UTC without a zone. Transactions with news from then on.")
+@click.option("--since", metavar="TIME", help="Take transactions with news from then on. ISO 8601; UTC without a zone.")
 @click.option(
-    "--marker", "markers", multiple=True, metavar="TABLE.COLUMN", help="Holds gtrids, or message ids (bigint)."
+    "--marker", "markers", multiple=True, metavar="TABLE.COLUMN", help="Column of gtrids, or of message ids (bigint)."
 )
-@click.option("--offsets", metavar="TABLE", help="Consumers' offsets in the database: are they within the journals?")
+@click.option("--offsets", metavar="TABLE", help="Check that consumers' offsets in this table are within the journals.")
 @click.option(
     "--key", type=click.Path(path_type=Path), help="Private key to sign with: metaq certify key FILE makes one."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the certificate there, as JSON.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write it as a page, too.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write it as an HTML page, too.")
 @spark_options
 @click.pass_context
 def certify(
@@ -140,7 +140,7 @@ def make_key_command(file: Path) -> None:
 
 @certify.command("verify")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--key", type=click.Path(path_type=Path), help="Public key of who must have signed it.")
+@click.option("--key", type=click.Path(path_type=Path), help="Public key of the expected signer.")
 def verify_command(file: Path, key: Path | None) -> None:
     """Verify that the certificate in FILE is as it was signed, by the key given.
 

@@ -39,7 +39,7 @@ _OPTIONS: Final = (
         default="local[*]",
         show_default=True,
         metavar="URL",
-        help="Where Spark runs: local[N], spark://HOST:PORT, yarn or k8s://URL.",
+        help="Spark's master: local[N], spark://HOST:PORT, yarn or k8s://URL.",
     ),
     click.option(
         "--conf", "settings", type=Setting(), multiple=True, help="A setting of Spark; may be given more than once."

@@ -22,7 +22,13 @@ LIMIT_MAX: Final = 1_000_000  # all are in memory
 
 @click.command()
 @click.option(
-    "--database", "url", envvar="DATABASE_URL", show_envvar=True, required=True, metavar="URL", help="PostgreSQL."
+    "--database",
+    "url",
+    envvar="DATABASE_URL",
+    show_envvar=True,
+    required=True,
+    metavar="URL",
+    help="PostgreSQL: a URL or conninfo.",
 )
 @click.option(
     "--dir",
@@ -33,12 +39,12 @@ LIMIT_MAX: Final = 1_000_000  # all are in memory
     help="A broker's data directory, live, dead or restored; once for each broker.",
 )
 @click.option(
-    "--marker", "markers", multiple=True, metavar="TABLE.COLUMN", help="Holds gtrids, or message ids (bigint)."
+    "--marker", "markers", multiple=True, metavar="TABLE.COLUMN", help="Column of gtrids, or of message ids (bigint)."
 )
 @click.option(
-    "--since", metavar="TIME", help="ISO 8601; UTC without a zone. Transactions with news from then on alone."
+    "--since", metavar="TIME", help="Take transactions with news from then on alone. ISO 8601; UTC without a zone."
 )
-@click.option("--offsets", metavar="TABLE", help="Consumers' offsets in the database: are they within the journals?")
+@click.option("--offsets", metavar="TABLE", help="Check that consumers' offsets in this table are within the journals.")
 @click.option(
     "--zk",
     envvar="METAQ_ZK",
@@ -51,7 +57,7 @@ LIMIT_MAX: Final = 1_000_000  # all are in memory
     type=click.IntRange(1, LIMIT_MAX),
     default=LIMIT,
     show_default=True,
-    help="Transactions listed of each class.",
+    help="Transactions to list of each class.",
 )
 @security_options
 @spark_options

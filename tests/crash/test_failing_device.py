@@ -37,7 +37,7 @@ PRODUCERS = 4
 # Without checkpoints, and few segments: nothing makes ext4 commit, and a refused commit ends all writing to it.
 QUIET = NO_CHECKPOINTS.replace("segment_bytes = 262144", "segment_bytes = 1048576")
 FAULTS = ["journal writes", "writes", "kill", "forgotten flushes", "flushes"]
-CUT = re.compile(r"torn tail cut lsn=(\d+)")
+CUT = re.compile(r"torn tail truncated lsn=(\d+)")
 
 
 class Story:

@@ -76,7 +76,7 @@ def test_what_the_master_never_had_is_cut_and_kept_and_the_slave_goes_on_by_itse
     before = slave.port
     slave.start()
     put_all(pair.master.port, 5)
-    wait_until(lambda: "cut from=" in slave.log, "it cuts")
+    wait_until(lambda: "tail truncated from=" in slave.log, "it cuts")
     wait_same(pair.master, slave)
     assert slave.port == before
     assert end_of(slave.port) == 25 * 40
@@ -123,7 +123,7 @@ def test_a_slave_that_fell_behind_retention_gives_up_what_it_has_only_when_told_
         assert copied_bytes(slave.data) == before
         slave.config_path.write_text(FORGETFUL + "\n[slave]\nfull_resync = true\n")
         slave.start()
-        wait_until(lambda: "starts over" in slave.log, "it starts over")
+        wait_until(lambda: "full resync" in slave.log, "it starts over")
         put_all(master.port, 5)
         wait_same(master, slave)
         with WireClient(master.port) as one, WireClient(slave.port) as two:
@@ -179,9 +179,9 @@ def test_an_incomplete_copy_starts_over_by_itself_once_its_master_was_replaced(
         first.stop()
         running.promote(first, accept_loss=True)  # from here on the link leads there
         link.heal()
-        wait_until(lambda: "starts over start=" in second.log[before:], "it starts over")
+        wait_until(lambda: "full resync start=" in second.log[before:], "it starts over")
         told = second.log[before:]
-        assert "cut from=" in told if has_more else "written later than the checkpoint" in told
+        assert "tail truncated from=" in told if has_more else "written later than the checkpoint" in told
         put_all(first.port, 5)
         wait_same(first, second)
         with WireClient(first.port) as one, WireClient(second.port) as two:

@@ -16,7 +16,7 @@ class HeldPort:
         """Hold *port*, unless somebody has it. 0: none."""
         self.release()
         if port:
-            with contextlib.suppress(OSError):  # whoever starts there says that it is taken
+            with contextlib.suppress(OSError):  # a server that starts there says that it is taken
                 self._bind(port)
 
     def hold_any(self) -> int:

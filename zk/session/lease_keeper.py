@@ -84,8 +84,8 @@ class LeaseKeeper:
 
     def _watch_grants(self) -> None:
         """Wrap kazoo's connect to learn the granted session timeout, which kazoo does not expose; and to end a session
-        that no server knows. A server that lacks a change that the client has seen hangs up, and kazoo would try for
-        ever: it lags for a moment, or it was replaced by an empty one, or restored from a back-up."""
+        that no server knows. A server that lacks a change that the client has seen hangs up, and kazoo would try
+        without end: it lags for a moment, or it was replaced by an empty one, or restored from a back-up."""
         connection = self._client._connection
         connect: Callable[..., tuple[float, float]] = connection._connect
 

@@ -9,7 +9,7 @@ from kazoo.security import ACL, READ_ACL_UNSAFE, Id, Permissions
 from zk.errors import ZooKeeperError
 
 PASSWORD_BYTES: Final = 16  # of a session, as servers hand out
-# Of nodes made with a login: everything for it, reading for all. `auth` stands for whoever is logged in.
+# Of nodes made with a login: everything for it, reading for all. `auth` stands for the user that is logged in.
 OWN_ACL: Final = (ACL(Permissions.ALL, Id("auth", "")), *READ_ACL_UNSAFE)
 
 

@@ -182,7 +182,7 @@ class ReplicaSender(asyncio.Protocol):
                 self._with_proof(divergence_lsn, handshake.start, self._send_fetch)
             case StartResync(reason, is_empty):
                 level = logging.INFO if is_empty else logging.WARNING
-                log.log(level, "slave starts over slave=%s why=%s", self._slave, reason)
+                log.log(level, "full resync of slave=%s reason=%s", self._slave, reason)
                 self._when_done(self._owner.checkpoint(), lambda checkpoint: self._full_resync(reason, checkpoint))
 
     def _with_proof(self, divergence_lsn: Lsn, slave_start: int, then: Callable[[Lsn, bytes], None]) -> None:

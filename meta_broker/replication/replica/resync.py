@@ -1,6 +1,6 @@
 """Changes a data directory while it is closed.
 
-A slave truncates what its master never had, or starts over; a master restores the tail it lost from a slave.
+A slave truncates what its master never had, or is resynced in full; a master restores the tail it lost from a slave.
 """
 
 import contextlib
@@ -75,7 +75,9 @@ def restore_tail(config: BrokerConfig, lost: LostTail) -> None:
         write_watermark(storage, SavedWatermark(watermark.lsn if watermark is not None else Lsn(0), is_whole=True))
     finally:
         storage.close()
-    log.warning("taken back from=%d to=%d slave=%d cut=%s", lost.divergence_lsn, lost.end, lost.slave_id, _name(saved))
+    log.warning(
+        "lost tail restored from=%d to=%d slave=%d saved=%s", lost.divergence_lsn, lost.end, lost.slave_id, _name(saved)
+    )
 
 
 def why_async_is_unsafe(config: BrokerConfig, node: ReplicationNode | None) -> str | None:
@@ -101,12 +103,14 @@ def _truncate(config: BrokerConfig, storage: DirectoryStorage, identity: Journal
     try:
         saved = truncate(storage, identity, what.lsn, wall_clock_ms())
         _drop_derived(config, "keys")  # these offsets are assigned again; index files are checked against checkpoints
-        log.warning("cut from=%d saved=%s: %s; see `metaq journal truncations`", what.lsn, _name(saved), what.reason)
+        log.warning(
+            "tail truncated from=%d saved=%s: %s; see `metaq journal truncations`", what.lsn, _name(saved), what.reason
+        )
     except TruncationTooDeep as error:
         # Everything below it is the master's too: only what follows is worth saving.
         saved = clear(storage, identity, what.lsn, wall_clock_ms())
         _drop_derived(config, "index", "keys", ARCHIVED)
-        log.warning("starts over, cut from=%d saved=%s: %s", what.lsn, _name(saved), error)
+        log.warning("full resync, tail truncated from=%d saved=%s: %s", what.lsn, _name(saved), error)
 
 
 def _start_over(
@@ -123,7 +127,7 @@ def _start_over(
         _drop_derived(config, "index", "keys", ARCHIVED)
     if checkpoint:
         begin_initial_sync(storage, what.lsn, checkpoint)
-    log.warning("starts over start=%d checkpoint_bytes=%d: %s", what.lsn, len(checkpoint), what.reason)
+    log.warning("full resync start=%d checkpoint_bytes=%d: %s", what.lsn, len(checkpoint), what.reason)
 
 
 def _name(saved: DivergentTail | None) -> str:

@@ -213,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._break(ConnectionLost(f"the broker takes no further connection: {one_line(response.text)}"))
             # else: the reply is not awaited, as after a time-out or a transaction's END
 
-    # -- heart-beats -------------------------------------------------------------------------------------------
+    # -- heartbeats --------------------------------------------------------------------------------------------
 
     def _look_later(self) -> None:
         wait_s = self._beat.wait_s(self._active_at, self._loop.time())
@@ -230,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._beat_opaque = next_opaque()
                 self._transport.writelines(encode_flight([Version(self._beat_opaque)]))
             case Beat.GIVE_UP:
-                self._break(ConnectionLost("no good answer to three heart-beats"))
+                self._break(ConnectionLost("no good answer to three heartbeats"))
             case _:
                 pass
 

@@ -273,7 +273,7 @@ def recover(segments: Segments, *, clear: bool = True) -> tuple[DeadLetterIndex,
         raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
     if clear:
         if end.trailing_garbage:
-            log.warning("torn tail cut path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
+            log.warning("torn tail truncated path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
         make_end_durable(segments, end.durable, end.end, is_clear=not end.trailing_garbage)
     return index, end.end, incarnation
 

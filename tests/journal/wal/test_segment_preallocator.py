@@ -99,7 +99,7 @@ def test_one_that_could_not_be_made_ahead_is_made_at_the_roll(caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         put(journal, 3000)
     assert calls(storage, "create")[-1] == ("create", NEXT)
-    assert "next segment not made ahead error=memory: call" in caplog.text
+    assert "next segment not preallocated error=memory: call" in caplog.text
     journal.close()
 
 

@@ -228,7 +228,7 @@ def test_an_idle_connection_beats_and_a_silent_peer_is_given_up(peer: Peer, monk
     assert all(isinstance(request, Version) for request in peer.received)
     peer.handler = silent
     reply = connection.submit(put())
-    with pytest.raises(ConnectionLost, match="no good answer to three heart-beats"):
+    with pytest.raises(ConnectionLost, match="no good answer to three heartbeats"):
         reply.wait(60)
     connection.close()
 

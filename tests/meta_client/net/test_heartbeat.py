@@ -1,4 +1,4 @@
-"""The schedule of heart-beats, as it was measured on the genuine client (spec 1.6)."""
+"""The schedule of heartbeats, as it was measured on the genuine client (spec 1.6)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ def test_silence_closes_at_thirty_five_seconds() -> None:
     while (verdict := beat.check(active_at, now)) is not Beat.GIVE_UP:
         if verdict is Beat.SEND:
             story.append(now)
-            active_at = now  # the heart-beat itself is traffic
+            active_at = now  # the heartbeat itself is traffic
         now += max(0.1, beat.wait_s(active_at, now))
     assert story == [10, 20, 30]
     assert 35 <= now < 36

@@ -81,7 +81,7 @@ def test_an_idle_session_keeps_its_lease(open_session: OpenSession) -> None:
 def test_it_is_over_before_the_session_is_when_the_link_swallows_everything(
     proxy: TcpProxy, proxied: ZooKeeperSession, session: ZooKeeperSession, wait_until: Wait, *, is_busy: bool
 ) -> None:
-    """Busy: kazoo takes what it sends for a heart-beat, and would not look for another connection at all."""
+    """Busy: kazoo takes what it sends for a heartbeat, and would not look for another connection at all."""
     assert proxied.create("/here", b"", ephemeral=True)
     lease, stop = proxied.lease, threading.Event()
 

@@ -91,7 +91,7 @@ def test_what_a_power_cut_took_comes_back_before_anything_is_acknowledged(pair: 
     assert cut_power(master.data) > 0
     master.start()
     check_all(pair, before)
-    assert "taken back" in master.log
+    assert "lost tail restored" in master.log
 
 
 def test_it_survives_restarts_and_an_operator_opening_the_directory(pair: Replicas) -> None:
@@ -142,7 +142,7 @@ def test_a_master_that_may_go_on_alone_does_not_before_a_slave_that_has_everythi
                         client.put("orders", 0, b"nobody was told")
             assert in_sync() == (1,)
         slave.start()
-        wait_until(lambda: "taken back" in master.log, "the master has what it lost")
+        wait_until(lambda: "lost tail restored" in master.log, "the master has what it lost")
         wait_until(lambda: serves(master, before), "and shows it")
         check_all(replicas, before)
 
@@ -211,7 +211,7 @@ def test_a_directory_that_is_restored_from_an_older_copy_gets_the_rest_back(
         master.kill_and_lose()
         shutil.copytree(tmp_path / "copy", master.data, dirs_exist_ok=True)
         master.start()
-        wait_until(lambda: "taken back" in master.log, "the master has what it lost")
+        wait_until(lambda: "lost tail restored" in master.log, "the master has what it lost")
         check_all(replicas, before)
 
 
@@ -232,7 +232,7 @@ def test_a_master_that_is_killed_while_it_takes_back_what_it_lost_does_so_the_ne
         if not is_logged(pair.master, "lost here, fetching", at):
             break  # the one before had done it, and was killed before it said so
         begun += 1
-        if is_logged(pair.master, "taken back", at):
+        if is_logged(pair.master, "lost tail restored", at):
             break
     assert begun
     pair.master.start()
@@ -311,10 +311,10 @@ def test_two_slaves_in_sync_that_part_from_each_other_do_not_keep_a_master_from_
         cut_power(master.data)
         master.start()
         shorter.start()
-        wait_until(lambda: "taken back" in master.log, "the master has what both have")
+        wait_until(lambda: "lost tail restored" in master.log, "the master has what both have")
         wait_until(lambda: master.log.count("slave linked slave=1") > 0, "and goes on with it")
         time.sleep(1)
         longer.start()
         put_acknowledged(master, [b"later"])
         assert everything(master)[: len(before)] == before
-        assert master.log.count("taken back") <= 3
+        assert master.log.count("lost tail restored") <= 3

@@ -177,7 +177,7 @@ async def test_an_idle_connection_beats_and_a_silent_peer_is_given_up(
         assert not connection.is_broken
         assert all(isinstance(request, Version) for request in peer.received)
         peer.handler = silent
-        with pytest.raises(ConnectionLost, match="no good answer to three heart-beats"):
+        with pytest.raises(ConnectionLost, match="no good answer to three heartbeats"):
             await ask(connection, put())
 
 
