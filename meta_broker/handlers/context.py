@@ -189,10 +189,10 @@ class Context:
         self.faults.add(text)
         return True
 
-    def count(self, statistic: Statistic, topic: str, count: int = 1, value: int | None = None) -> None:
-        """Count for `stats realtime`, if the topic is configured for it."""
+    def count(self, statistic: Statistic, topic: str) -> None:
+        """Count one event for `stats realtime`, if the topic is configured for it."""
         if (section := self.topics.find(topic)) is not None and section.stat:
-            self.realtime.add(statistic, topic, count, value)
+            self.realtime.add(statistic, topic)
 
     def count_put(self, topic: str, section: TopicConfig, messages: int, size: int) -> None:
         """Count *messages* messages in frames of *size* bytes. *section*: the settings of *topic*."""

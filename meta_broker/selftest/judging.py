@@ -62,62 +62,64 @@ def judge(disk: DiskReport, machine: MachineReport) -> list[SelfTestFinding]:
     return [*_file_system(disk), *_flush(disk), *_times(disk), *_files(disk), *_clock(machine), *_limits(machine)]
 
 
-def _found(severity: Grade, what: str, text: str) -> SelfTestFinding:
-    return SelfTestFinding(severity, what, text)
-
-
 def _file_system(disk: DiskReport) -> Iterator[SelfTestFinding]:
     what, mount = "file system", disk.mount
     if mount is None:
-        yield _found(Grade.UNKNOWN, what, "; ".join(disk.unknown))
+        yield SelfTestFinding(Grade.UNKNOWN, what, "; ".join(disk.unknown))
         return
     where = f"{mount.kind} at {mount.point}"
     if mount.kind in _MEMORY:
-        yield _found(Grade.BAD, what, f"{where} is memory: a restart of the machine loses everything")
+        yield SelfTestFinding(Grade.BAD, what, f"{where} is memory: a restart of the machine loses everything")
     elif mount.kind in _REMOTE:
-        yield _found(
+        yield SelfTestFinding(
             Grade.UNKNOWN, what, f"{where} is on another machine: what its fsync means, and its locks, is up to that"
         )
     elif mount.kind == "overlay":
-        yield _found(
+        yield SelfTestFinding(
             Grade.WARNING,
             what,
             f"{where} is a container's layer, gone with the container: mount a volume for --data",
         )
     elif mount.kind.startswith("fuse"):
-        yield _found(Grade.UNKNOWN, what, f"{where} is a program's: what its fsync means is up to that program")
+        yield SelfTestFinding(
+            Grade.UNKNOWN, what, f"{where} is a program's: what its fsync means is up to that program"
+        )
     elif mount.kind in _KNOWN:
-        yield _found(Grade.OK, what, where)
+        yield SelfTestFinding(Grade.OK, what, where)
     else:
-        yield _found(Grade.UNKNOWN, what, f"{where} was never tried with metaq")
+        yield SelfTestFinding(Grade.UNKNOWN, what, f"{where} was never tried with metaq")
     if lying := sorted(_LYING & mount.options):
-        yield _found(Grade.BAD, what, f"mounted with {', '.join(lying)}: an fsync does not reach the disk")
+        yield SelfTestFinding(Grade.BAD, what, f"mounted with {', '.join(lying)}: an fsync does not reach the disk")
 
 
 def _flush(disk: DiskReport) -> Iterator[SelfTestFinding]:
     what, device, half = "flush", disk.device, disk.small.at(0.5)
     if device is None:
-        yield _found(Grade.UNKNOWN, what, "the kernel shows no disk below this file system: its cache is unknown")
+        yield SelfTestFinding(
+            Grade.UNKNOWN, what, "the kernel shows no disk below this file system: its cache is unknown"
+        )
     elif device.is_virtual:
-        yield _found(
+        yield SelfTestFinding(
             Grade.WARNING,
             what,
             f"{device.name} is virtual, {device.write_cache or 'write cache unknown'}: its host decides whether a "
             f"flush reaches a disk",
         )
     else:
-        yield _found(Grade.OK, what, f"{device.name}, {device.write_cache or 'write cache unknown'}")
+        yield SelfTestFinding(Grade.OK, what, f"{device.name}, {device.write_cache or 'write cache unknown'}")
     if half < IMPLAUSIBLE_S:
-        yield _found(Grade.BAD, what, f"half of all fsyncs take less than {half * 1e6:.2g} us: no disk does that")
+        yield SelfTestFinding(
+            Grade.BAD, what, f"half of all fsyncs take less than {half * 1e6:.2g} us: no disk does that"
+        )
     elif device is not None and device.is_rotational and not device.is_virtual and half < ROTATION_S:
-        yield _found(
+        yield SelfTestFinding(
             Grade.BAD,
             what,
             f"half of all fsyncs take less than {half * 1e3:.1f} ms, and {device.name} rotates: a cache answers; make "
             f"sure that it has a battery, or switch it off",
         )
     if (rate := BATCH_BYTES / disk.large.at(0.5)) > BATCH_RATE_MAX:
-        yield _found(Grade.BAD, what, f"{rate / 1e9:.0f} GB a second are fsynced: that is memory, no disk")
+        yield SelfTestFinding(Grade.BAD, what, f"{rate / 1e9:.0f} GB a second are fsynced: that is memory, no disk")
 
 
 def _times(disk: DiskReport) -> Iterator[SelfTestFinding]:
@@ -128,63 +130,73 @@ def _times(disk: DiskReport) -> Iterator[SelfTestFinding]:
     )
     worst = max(small.seconds[-1], disk.large.seconds[-1])
     if worst > STALL_S:
-        yield _found(Grade.WARNING, what, f"{text}: one stalled for {worst:.1f} s, and everybody waits meanwhile")
+        yield SelfTestFinding(
+            Grade.WARNING, what, f"{text}: one stalled for {worst:.1f} s, and everybody waits meanwhile"
+        )
     elif small.at(0.5) > SLOW_S:
-        yield _found(Grade.WARNING, what, f"{text}: slow; a disk with flash, or more producers at once")
+        yield SelfTestFinding(Grade.WARNING, what, f"{text}: slow; a disk with flash, or more producers at once")
     else:
-        yield _found(Grade.OK, what, text)
+        yield SelfTestFinding(Grade.OK, what, text)
 
 
 def _files(disk: DiskReport) -> Iterator[SelfTestFinding]:
     if not disk.is_preallocated:
-        yield _found(
+        yield SelfTestFinding(
             Grade.WARNING, "preallocation", "files are not allocated ahead: a full disk may stop a write half way"
         )
     if disk.directory_sync_s is None:
-        yield _found(Grade.BAD, "directory", "; ".join(disk.unknown))
+        yield SelfTestFinding(Grade.BAD, "directory", "; ".join(disk.unknown))
     match disk.reads_back:
         case True:
-            yield _found(Grade.OK, "read back", "what was fsynced is read back past the page cache")
+            yield SelfTestFinding(Grade.OK, "read back", "what was fsynced is read back past the page cache")
         case False:
-            yield _found(Grade.BAD, "read back", "what was fsynced reads back differently past the page cache")
+            yield SelfTestFinding(Grade.BAD, "read back", "what was fsynced reads back differently past the page cache")
         case None:
-            yield _found(Grade.UNKNOWN, "read back", "; ".join(disk.unknown))
+            yield SelfTestFinding(Grade.UNKNOWN, "read back", "; ".join(disk.unknown))
     if disk.free_bytes < FREE_MIN:
-        yield _found(Grade.WARNING, "free space", f"{disk.free_bytes >> 20} MiB: see docs on planning the disk")
+        yield SelfTestFinding(
+            Grade.WARNING, "free space", f"{disk.free_bytes >> 20} MiB: see docs on planning the disk"
+        )
 
 
 def _clock(machine: MachineReport) -> Iterator[SelfTestFinding]:
     clock, what = machine.clock, "clock"
     if abs(machine.stepped_s) > STEP_S:
-        yield _found(Grade.WARNING, what, f"the wall clock was set by {machine.stepped_s:+.1f} s during the test")
+        yield SelfTestFinding(
+            Grade.WARNING, what, f"the wall clock was set by {machine.stepped_s:+.1f} s during the test"
+        )
     if clock.is_synchronized is None:
-        yield _found(Grade.UNKNOWN, what, "the kernel can't be asked whether something keeps the clock right")
+        yield SelfTestFinding(Grade.UNKNOWN, what, "the kernel can't be asked whether something keeps the clock right")
     elif not clock.is_synchronized:
-        yield _found(Grade.WARNING, what, "nothing keeps the clock right: run an NTP client; retention goes by it")
+        yield SelfTestFinding(
+            Grade.WARNING, what, "nothing keeps the clock right: run an NTP client; retention goes by it"
+        )
     else:
         bound = "" if clock.error_s is None else f", within {clock.error_s:.1f} s"
-        yield _found(Grade.OK, what, f"kept right{bound}; source {clock.source or 'unknown'}")
+        yield SelfTestFinding(Grade.OK, what, f"kept right{bound}; source {clock.source or 'unknown'}")
 
 
 def _limits(machine: MachineReport) -> Iterator[SelfTestFinding]:
     hard = machine.descriptors_hard
     count = "no limit" if hard < 0 else str(hard)
     if 0 <= hard < DESCRIPTORS_MIN:
-        yield _found(
+        yield SelfTestFinding(
             Grade.WARNING,
             "descriptors",
             f"{count} at most: one a connection, a partition and a segment; raise LimitNOFILE",
         )
     else:
-        yield _found(Grade.OK, "descriptors", f"{count} at most, {machine.descriptors_soft} now: a broker raises it")
+        yield SelfTestFinding(
+            Grade.OK, "descriptors", f"{count} at most, {machine.descriptors_soft} now: a broker raises it"
+        )
     memory = f"{machine.memory_bytes >> 20} MiB, {machine.processors} processors"
     severity = Grade.WARNING if machine.memory_bytes < MEMORY_MIN else Grade.OK
-    yield _found(severity, "memory", memory)
-    yield _found(Grade.OK, "kernel", machine.kernel)
+    yield SelfTestFinding(severity, "memory", memory)
+    yield SelfTestFinding(Grade.OK, "kernel", machine.kernel)
     if machine.is_optimized:
-        yield _found(Grade.OK, "python", machine.python)
+        yield SelfTestFinding(Grade.OK, "python", machine.python)
     else:
-        yield _found(Grade.WARNING, "python", f"{machine.python}: built for debugging, several times slower")
+        yield SelfTestFinding(Grade.WARNING, "python", f"{machine.python}: built for debugging, several times slower")
 
 
 def _ms(seconds: float) -> str:

@@ -109,7 +109,7 @@ class PartitionIndex:
             self._file = file
             return True
         self._file = IndexFile.lost(self._path.name)
-        self._notice()
+        self.damaged()
         return False
 
     def read_archived(self, file: IndexFile, start: int, end: int) -> None:
@@ -201,7 +201,7 @@ class PartitionIndex:
             try:
                 found, entry = self._file.counted(entry)
             except IndexDamaged:
-                self._notice()
+                self.damaged()
                 raise
         if entry >= filed:
             tail = memoryview(self._tail)[(entry - filed) * ENTRY_BYTES :][: COUNTED_ENTRIES_MAX * ENTRY_BYTES]
@@ -274,10 +274,6 @@ class PartitionIndex:
         if self.start == spill.start:
             self._may_renew = False  # until the start moves again
 
-    def damaged(self) -> None:
-        """Record that a worker found the file damaged."""
-        self._notice()
-
     # -- damage -----------------------------------------------------------------------------------------------
 
     def rebuilding(self) -> "tuple[PartitionIndex, int]":
@@ -301,7 +297,7 @@ class PartitionIndex:
         try:
             return file.at(entry)
         except IndexDamaged:
-            self._notice()
+            self.damaged()
             raise
 
     def _begin_at(self, time_ms: int) -> None:
@@ -310,7 +306,8 @@ class PartitionIndex:
         if self._tail and _TIME.unpack_from(self._tail, _TIME_AT)[0] < time_ms:
             self._tail[:] = _no_earlier(self._tail, time_ms)
 
-    def _notice(self) -> None:
+    def damaged(self) -> None:
+        """Record that the file was found damaged."""
         if self._file.is_lost:
             self._file, self._last_read, self._last_offset = IndexFile.lost(self._path.name), 0, -1
         if not self.is_damaged:

@@ -136,14 +136,11 @@ class OwnedPartitions:
         if (request := self._assignments.get(key)) is None or request.epoch != epoch:
             return False
         self._epochs_min[key] = epoch_seen + 1
-        self._lose([key])
+        self.reclaim([key])
         return True
 
     def reclaim(self, keys: Collection[TopicPartition]) -> None:
         """Give up these partitions, to be claimed again."""
-        self._lose(keys)
-
-    def _lose(self, keys: Collection[TopicPartition]) -> None:
         self._lost |= set(keys)
         self._discard(keys)
 
@@ -165,7 +162,7 @@ class OwnedPartitions:
             self._tracker.commit(self._store)
         except OwnershipLost as error:
             _log.warning("progress not stored, it is another member's error=%s", error)
-            self._lose(error.partitions)
+            self.reclaim(error.partitions)
         except Exception as error:  # a user's store may raise anything
             _log.warning("offsets not committed, trying again later error=%r", error)
 

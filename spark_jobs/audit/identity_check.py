@@ -25,7 +25,7 @@ def batch_findings(records: DataFrame) -> DataFrame:
         .agg(F.count("*").alias("times"), F.min("lsn").alias("first_lsn"), F.max("lsn").alias("lsn"))
     )
     subject = text("batch %s of producer %s to %s", F.col("sequence"), F.col("producer"), partition_name())
-    twice = finding("batch twice", F.col("lsn"), F.col("lsn"), subject, _places("stored", "first_lsn"))
+    twice = finding("batch twice", F.col("lsn"), F.col("lsn"), subject, _places("stored"))
     return findings(stored, (F.col("times") > 1, twice))
 
 
@@ -49,11 +49,9 @@ def id_findings(records: DataFrame) -> DataFrame:
         .groupBy(F.greatest("lsn", "before.lsn").alias("lsn"), F.least("lsn", "before.lsn").alias("first_lsn"))
         .agg(F.min("first").alias("first"))
     )
-    twice = finding(
-        "id twice", F.col("lsn"), F.col("lsn"), text("message id %s", F.col("first")), _places("given", "first_lsn")
-    )
+    twice = finding("id twice", F.col("lsn"), F.col("lsn"), text("message id %s", F.col("first")), _places("given"))
     return findings(repeated, (F.lit(True), twice))
 
 
-def _places(verb: str, first_lsn: str) -> Column:
-    return text(f"is {verb} twice: at LSN %s and at LSN %s", F.col(first_lsn), F.col("lsn"))
+def _places(verb: str) -> Column:
+    return text(f"is {verb} twice: at LSN %s and at LSN %s", F.col("first_lsn"), F.col("lsn"))

@@ -23,10 +23,6 @@ class Ownership:
         self._group = group
         self._consumer_id = consumer_id
 
-    def claim(self, topic: str, partition: Partition) -> ClaimOutcome:
-        """Claim one partition, as claim_many does."""
-        return self.claim_many([(topic, partition)])[topic, partition]
-
     def claim_many(
         self, keys: Collection[TopicPartition], epochs_min: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, ClaimOutcome]:
@@ -75,12 +71,9 @@ class Ownership:
         self._session.malformed.skip(error)
         return Unclaimable(error)
 
-    def release(self, topic: str, partition: Partition, claimed: Claimed) -> bool:
-        """Release a partition. Returns False if this consumer did not own it any more."""
-        return self.release_many({(topic, partition): claimed})[topic, partition]
-
     def release_many(self, claims: Mapping[TopicPartition, Claimed]) -> dict[TopicPartition, bool]:
-        """Release partitions, pipelined. If it raises, any of them may be released: release them again."""
+        """Release partitions, pipelined. Returns False for each that this consumer did not own any more. If it raises,
+        any of them may be released: release them again."""
         refusals = self._session.transact_many([plan_release(self._place(key), c) for key, c in claims.items()])
         return {key: refused is None for key, refused in zip(claims, refusals, strict=True)}
 
@@ -93,13 +86,6 @@ class Ownership:
             (Remove(path, node.version),) for path, node in nodes.items() if (node.session_id, node.data) == ours
         ]
         self._session.transact_many(removals)  # a refused one has a new owner
-
-    def owners(self, topic: str, partitions: Collection[Partition]) -> dict[Partition, str]:
-        """Return the owners of partitions by consumer id. Omits partitions without one."""
-        wanted = {self._place((topic, partition)).owner: partition for partition in partitions}
-        return {
-            wanted[path]: node.data.decode(errors="replace") for path, node in self._session.read_many(wanted).items()
-        }
 
     def _place(self, key: TopicPartition) -> OwnerPaths:
         return owner_paths(self._session.paths, self._group, key)

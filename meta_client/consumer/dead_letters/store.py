@@ -257,8 +257,8 @@ class DeadLetterStore:
         return Epoch(self._journal.epoch, self._journal.incarnation, FORMAT_VERSION)
 
 
-def recover(segments: Segments, *, clear: bool = True) -> tuple[DeadLetterIndex, Lsn, int]:
-    """Return the index, the LSN of the end and the last incarnation; truncate a torn tail if *clear*.
+def recover(segments: Segments) -> tuple[DeadLetterIndex, Lsn, int]:
+    """Return the index, the LSN of the end and the last incarnation; truncate a torn tail.
 
     Raises CorruptJournal, InvalidRecord.
     """
@@ -271,10 +271,9 @@ def recover(segments: Segments, *, clear: bool = True) -> tuple[DeadLetterIndex,
     end = scanner.finish()
     if end.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
-    if clear:
-        if end.trailing_garbage:
-            log.warning("torn tail truncated path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
-        make_end_durable(segments, end.durable, end.end, is_clear=not end.trailing_garbage)
+    if end.trailing_garbage:
+        log.warning("torn tail truncated path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
+    make_end_durable(segments, end.durable, end.end, is_clear=not end.trailing_garbage)
     return index, end.end, incarnation
 
 

@@ -395,7 +395,7 @@ def test_an_owner_that_is_no_member_is_named(metaq: Metaq, broker: BrokerProcess
     """Such an owner has just come, or is gone without notice."""
     put(broker, 3)
     store(client, "billing", {A: FRAME})
-    Ownership(client.session, "billing", "billing_late").claim("orders", A)
+    Ownership(client.session, "billing", "billing_late").claim_many([("orders", A)])
     done = metaq("reset", "billing", "--to", "latest", "--yes", status=2)
     assert "partitions still belong to billing_late: it has just come, or is gone without a word" in done.stderr
     assert stored(client, "billing") == FRAME

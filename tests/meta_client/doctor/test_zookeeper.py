@@ -59,7 +59,7 @@ def test_malformed_nodes_are_listed_and_only_ours_repaired(zookeeper: Chroot) ->
         assert repaired == {path: path == OURS for path in found}
         assert session.read(OURS) is None
         assert {path: node.data for path, node in session.read_many(OTHERS).items()} == OTHERS
-        assert isinstance(owner.claim("t", Partition(0, 0)), Claimed)
+        assert isinstance(owner.claim_many([place := ("t", Partition(0, 0))])[place], Claimed)
         assert session.delete(DENIED)  # the fixture can't look below it
         for path in sorted(OTHERS, reverse=True):
             session.delete(path)

@@ -53,9 +53,7 @@ def test_groups_are_listed_with_members_owners_and_offsets(
 ) -> None:
     assert list_groups(session) == []
     ConsumerMembership(session, "g1", CONSUMER).join(frozenset({"meta-test"}), print)
-    ownership = Ownership(session, "g1", CONSUMER)
-    ownership.claim("meta-test", P0)
-    ownership.claim("meta-test", P1)
+    Ownership(session, "g1", CONSUMER).claim_many([("meta-test", P0), ("meta-test", P1)])
     ZooKeeperOffsets(session, "g1").commit({("meta-test", P0): OffsetNode(25, 100000), ("old", P1): OffsetNode(7)})
     replica = "meta-slave-group_1_10.0.0.10-1"
     ConsumerMembership(open_session(), "meta-slave-group_1", replica).join(frozenset({"meta-test"}), print)
