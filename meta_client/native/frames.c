@@ -45,9 +45,14 @@ static Py_ssize_t payload_start(const unsigned char *data, Py_ssize_t length, ui
     return start;
 }
 
-/* Return a message of *kind*, a named tuple of eight, of the frame at *at*; NULL with an error. */
+/* Return a message of *kind*, a named tuple of eight, of the frame at *at*; NULL with an error.
+
+   *is_leaf*: it can be part of no cycle, as it refers to nothing that the collector looks after. Then the collector does
+   not look after it either, as CPython does with tuples of its own: going through each message took as long as making
+   it. */
 static PyObject *message_of(PyTypeObject *kind, PyObject *topic, PyObject *partition, PyObject *offset,
-                            PyObject *next_offset, const unsigned char *at, Py_ssize_t start, Py_ssize_t length)
+                            PyObject *next_offset, int is_leaf, const unsigned char *at, Py_ssize_t start,
+                            Py_ssize_t length)
 {
     const char *data = (const char *)at + HEADER_BYTES;
     uint64_t id = (uint64_t)read_u32(at + ID_AT) << 32 | read_u32(at + ID_AT + 4);
@@ -71,6 +76,8 @@ static PyObject *message_of(PyTypeObject *kind, PyObject *topic, PyObject *parti
             Py_DECREF(made);
             return NULL;
         }
+    if (is_leaf)
+        PyObject_GC_UnTrack(made);
     return made;
 }
 
@@ -101,6 +108,7 @@ PyObject *plain_messages(PyObject *module, PyObject *args)
         count_max = 0;  /* Python's numbers have no end */
     if ((offset = PyLong_FromLongLong(count_max > 0 ? base + position : 0)) == NULL)
         goto end;
+    int is_leaf = PyUnicode_CheckExact(topic) && !PyObject_GC_IsTracked(partition);
     const unsigned char *bytes = body.buf;
     while (PyList_GET_SIZE(messages) < count_max) {
         const unsigned char *at = bytes + position;
@@ -119,7 +127,7 @@ PyObject *plain_messages(PyObject *module, PyObject *args)
         PyObject *next_offset = PyLong_FromLongLong(base + position + HEADER_BYTES + length);
         if (next_offset == NULL)
             goto end;
-        PyObject *made = message_of(kind, topic, partition, offset, next_offset, at, start, length);
+        PyObject *made = message_of(kind, topic, partition, offset, next_offset, is_leaf, at, start, length);
         Py_SETREF(offset, next_offset);
         if (made == NULL)
             goto end;

@@ -554,3 +554,24 @@ def test_messages_of_one_length_are_counted_up_to_another(body: bytes, found: in
     assert core.core.alike_frames(b"!" + body, 1, 8, len(body), 10, crc32) == found
     assert core.core.alike_frames(body, 0, 8, 8, 10, crc32) == min(found, 8)
     assert core.core.alike_frames(body, 0, 8, len(body), 4, crc32) == 0
+
+
+def test_the_collector_passes_over_messages_that_can_be_part_of_no_cycle() -> None:
+    """Else it goes through all of them as they are made; one that could be part of a cycle it must know."""
+    body = encode_frame(7, 0, b"payload") * 3
+
+    def messages_of(topic: Any, partition: Any) -> list[ReceivedMessage]:
+        found: list[ReceivedMessage]
+        found, _ = core.core.plain_messages(ReceivedMessage, topic, partition, body, 0, 0, 3, DATA_BYTES_MAX, crc32)
+        return found
+
+    assert not any(map(gc.is_tracked, messages_of("orders", ONLY)))
+    assert all(map(gc.is_tracked, messages_of(Text("orders"), ONLY)))
+    cycle: list[Any] = []
+    cycle += messages_of("orders", cycle)
+    assert all(map(gc.is_tracked, cycle))
+    cycle[0].partition.append(held := Batch())
+    alive = weakref.ref(held)
+    del cycle, held
+    gc.collect()
+    assert alive() is None
