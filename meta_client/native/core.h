@@ -21,6 +21,7 @@ enum { HEADER_BYTES = 20, ID_AT = 8, FLAG_AT = 16, CRC31_MASK = 0x7FFFFFFF, FLAG
 enum { TRACE_BYTES = 67 };
 
 extern PyType_Spec intake_spec;
+extern PyTypeObject span_type;
 PyObject *alike_frames(PyObject *module, PyObject *args);
 PyObject *plain_messages(PyObject *module, PyObject *args);
 PyObject *stamp_frames(PyObject *module, PyObject *args);

@@ -16,12 +16,54 @@ static Py_ssize_t data_length(const unsigned char *at, Py_ssize_t left, Py_ssize
     return length <= (size_t)data_bytes_max && length <= (size_t)(left - HEADER_BYTES) ? (Py_ssize_t)length : -1;
 }
 
-/* 1 if the frame at *at*, with *length* bytes of data, has their checksum, 0 if not, -1 with an error. */
-static int is_sound(PyObject *crc32, const unsigned char *at, Py_ssize_t length)
+/* Bytes for a checksum's function to read. One object serves all messages of a call, with other bytes each time: making a
+   memoryview of each took longer than the checksum of 100 bytes. */
+typedef struct {
+    PyObject_HEAD
+    const unsigned char *at;
+    Py_ssize_t length;
+} Span;
+
+static int span_getbuffer(PyObject *self, Py_buffer *view, int flags)
 {
-    PyObject *data = PyMemoryView_FromMemory((char *)at + HEADER_BYTES, length, PyBUF_READ);
-    PyObject *found = data == NULL ? NULL : PyObject_CallOneArg(crc32, data);
-    Py_XDECREF(data);
+    return PyBuffer_FillInfo(view, self, (void *)((Span *)self)->at, ((Span *)self)->length, 1, flags);
+}
+
+static PyBufferProcs span_buffer = {span_getbuffer, NULL};
+
+PyTypeObject span_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "meta_client._core.Span",
+    .tp_basicsize = sizeof(Span),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_as_buffer = &span_buffer,
+};
+
+/* Return a new Span of nothing; NULL with an error. */
+static Span *new_span(void)
+{
+    Span *span = PyObject_New(Span, &span_type);
+    if (span != NULL) {
+        span->at = (const unsigned char *)"";
+        span->length = 0;
+    }
+    return span;
+}
+
+/* End the use of *span*, or NULL: whoever has kept it finds nothing in it. */
+static void end_span(Span *span)
+{
+    if (span != NULL)
+        span->length = 0;
+    Py_XDECREF(span);
+}
+
+/* 1 if the frame at *at*, with *length* bytes of data, has their checksum, 0 if not, -1 with an error. */
+static int is_sound(PyObject *crc32, Span *span, const unsigned char *at, Py_ssize_t length)
+{
+    span->at = at + HEADER_BYTES;
+    span->length = length;
+    PyObject *found = PyObject_CallOneArg(crc32, (PyObject *)span);
     if (found == NULL)
         return -1;
     unsigned long crc = PyLong_AsUnsignedLong(found);
@@ -86,6 +128,7 @@ PyObject *plain_messages(PyObject *module, PyObject *args)
     PyTypeObject *kind;
     PyObject *topic, *partition, *first, *crc32, *result = NULL, *messages = NULL, *offset = NULL;
     Py_buffer body;
+    Span *span = NULL;
     int is_beyond;
     Py_ssize_t position, count_max, data_bytes_max;
     (void)module;
@@ -101,7 +144,7 @@ PyObject *plain_messages(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "a position within the body, and sizes from 0 on");
         goto end;
     }
-    if ((messages = PyList_New(0)) == NULL)
+    if ((messages = PyList_New(0)) == NULL || (span = new_span()) == NULL)
         goto end;
     long long base = PyLong_AsLongLongAndOverflow(first, &is_beyond);
     if (is_beyond || base < 0 || base > INT64_MAX - body.len)
@@ -118,7 +161,7 @@ PyObject *plain_messages(PyObject *module, PyObject *args)
         if (start < 0)
             break;
         if (crc32 != Py_None) {
-            int sound = is_sound(crc32, at, length);
+            int sound = is_sound(crc32, span, at, length);
             if (sound < 0)
                 goto end;
             if (!sound)
@@ -140,6 +183,7 @@ PyObject *plain_messages(PyObject *module, PyObject *args)
     result = Py_BuildValue("On", messages, position);
 end:
     PyBuffer_Release(&body);
+    end_span(span);
     Py_XDECREF(messages);
     Py_XDECREF(offset);
     return result;
@@ -148,6 +192,7 @@ end:
 PyObject *alike_frames(PyObject *module, PyObject *args)
 {
     Py_buffer body;
+    Span *span = NULL;
     PyObject *crc32, *result = NULL;
     Py_ssize_t position, least, count_max, data_bytes_max, alike = 0, sound_ones = 0;
     (void)module;
@@ -157,6 +202,8 @@ PyObject *alike_frames(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "a position within the body, and sizes from 0 on");
         goto end;
     }
+    if ((span = new_span()) == NULL)
+        goto end;
     const unsigned char *first = (const unsigned char *)body.buf + position;
     Py_ssize_t length = data_length(first, body.len - position, data_bytes_max), size = HEADER_BYTES + length;
     Py_ssize_t there = length < 0 ? 0 : (body.len - position) / size;
@@ -166,7 +213,7 @@ PyObject *alike_frames(PyObject *module, PyObject *args)
             break;
     }
     for (; alike >= least && sound_ones < alike; sound_ones++) {
-        int sound = is_sound(crc32, first + sound_ones * size, length);
+        int sound = is_sound(crc32, span, first + sound_ones * size, length);
         if (sound < 0)
             goto end;
         if (!sound)
@@ -175,12 +222,14 @@ PyObject *alike_frames(PyObject *module, PyObject *args)
     result = PyLong_FromSsize_t(sound_ones < least ? 0 : sound_ones);
 end:
     PyBuffer_Release(&body);
+    end_span(span);
     return result;
 }
 
 PyObject *stamp_frames(PyObject *module, PyObject *args)
 {
     Py_buffer frames;
+    Span *span = NULL;
     PyObject *crc32, *result = NULL;
     Py_ssize_t end, count, data_bytes_max, position = 0, stamped = 0;
     long long first_id;
@@ -192,13 +241,15 @@ PyObject *stamp_frames(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "an end within the frames, sizes from 0 on, and ids that fit");
         goto end;
     }
+    if ((span = new_span()) == NULL)
+        goto end;
     unsigned char *bytes = frames.buf;
     for (; stamped < count; stamped++) {
         unsigned char *at = bytes + position;
         Py_ssize_t length = data_length(at, end - position, data_bytes_max);
         if (length < 0 || read_u32(at + FLAG_AT) >> 16 == magic)
             break;
-        int sound = is_sound(crc32, at, length);
+        int sound = is_sound(crc32, span, at, length);
         if (sound < 0)
             goto end;
         if (!sound)
@@ -211,5 +262,6 @@ PyObject *stamp_frames(PyObject *module, PyObject *args)
     result = Py_BuildValue("nn", stamped, position);
 end:
     PyBuffer_Release(&frames);
+    end_span(span);
     return result;
 }

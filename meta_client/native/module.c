@@ -11,7 +11,7 @@ static PyMethodDef core_methods[] = {
 
 static int core_exec(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &intake_spec, NULL);
+    PyObject *type = PyType_Ready(&span_type) < 0 ? NULL : PyType_FromModuleAndSpec(module, &intake_spec, NULL);
     if (type == NULL)
         return -1;
     int failed = PyModule_AddType(module, (PyTypeObject *)type);

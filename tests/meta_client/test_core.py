@@ -575,3 +575,23 @@ def test_the_collector_passes_over_messages_that_can_be_part_of_no_cycle() -> No
     del cycle, held
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize("call", [
+    lambda crc: core.core.alike_frames(FRAME * 9, 0, 8, 9, 10, crc),
+    lambda crc: core.core.plain_messages(ReceivedMessage, "t", ONLY, FRAME * 9, 0, 0, 9, 10, crc),
+    lambda crc: core.core.stamp_frames(bytearray(FRAME * 9), len(FRAME) * 9, 9, 7 << 12, 10, 0x4D51, crc),
+], ids=["alike", "plain", "stamp"])  # fmt: skip
+def test_a_checksum_reads_the_data_of_each_message_and_may_keep_none(call: Callable[[Any], Any]) -> None:
+    kept: list[Any] = []
+
+    def crc(data: Any) -> int:
+        with memoryview(data) as view:
+            assert view.readonly
+            assert bytes(view) == b"hello"
+        kept.append(data)
+        return crc32(data)
+
+    call(crc)
+    assert len(kept) == 9
+    assert {bytes(memoryview(data)) for data in kept} == {b""}
