@@ -12,6 +12,7 @@ import pwd
 from pathlib import Path
 from typing import Final
 
+from journal.wal.file_move import sync_directory
 from meta_client.logs.formats import TextFormatter
 from meta_client.logs.handler import AUDIT
 
@@ -40,6 +41,7 @@ def audit_offline(directory: Path, action: str, outcome: str = "done", **facts: 
             file.write(TextFormatter().format(line) + "\n")
             file.flush()
             os.fsync(fd)
+        sync_directory(directory)  # of the first line
     except OSError as error:
         logging.getLogger(__name__).error(
             "not in the audit log action=%s directory=%s error=%s", action, directory, error
