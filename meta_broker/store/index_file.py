@@ -45,7 +45,6 @@ from meta_broker.store.index_layout import (
 )
 
 log = logging.getLogger(__name__)
-
 CACHED_CHUNKS_MAX: Final = 1024  # of all files together: 16 MiB
 COUNTED_CHUNKS_MAX = 8192  # in one call: a fraction of a millisecond
 COUNTED_READS_MAX = 64  # of these, read: a millisecond or two
@@ -118,11 +117,8 @@ class IndexFile:
 
     @classmethod
     def unopened(cls, path: Path, entry: IndexFileEntry, end: int) -> "IndexFile | None":
-        """Return the file at *path* that *entry* describes, whose entries end at offset *end*; None: there is none
-        of its size.
-
-        Checks only the size; the first read opens it.
-        """
+        """Return the file at *path* that *entry* describes, whose entries end at offset *end*; None: none has its size.
+        Checks only that; the first read opens it."""
         size = position(entry.entries)
         if not entry.entries or not any(_holds(place, size) for place in (str(path), str(path) + RENEWED_SUFFIX)):
             return None
@@ -132,10 +128,8 @@ class IndexFile:
 
     @classmethod
     def lost(cls, name: str) -> "IndexFile":
-        """Return a stand-in for a lost file: one unreadable entry before those published next.
-
-        A bisect reads it only when it looks for something the file held.
-        """
+        """Return a stand-in for a lost file: one unreadable entry before those published next. A bisect reads it only
+        when it looks for something the file held."""
         return cls(name, None, 1)
 
     def open(self) -> None:
@@ -201,22 +195,18 @@ class IndexFile:
         return content, (entry - chunk * index_layout.CHUNK_ENTRIES) * ENTRY_BYTES
 
     def last_at(self, offset: int) -> int:
-        """Return the number of the last entry at or below *offset*; -1: there is none. However long the file is, it
-        reads one chunk once it knows where the others begin.
-
-        Never waits for the disk. Raises IndexDamaged, IndexCold.
-        """
+        """Return the number of the last entry at or below *offset*, -1 for none, with one chunk once it knows where the
+        others begin. Never waits for the disk. Raises IndexDamaged, IndexCold."""
         chunk = bisect_right(range(self.chunks), offset, key=self._first_of) - 1
         if chunk < 0:
             return -1
-        content, _ = self.at(chunk * index_layout.CHUNK_ENTRIES)
-        return chunk * index_layout.CHUNK_ENTRIES + bisect_right(offsets_of(content), offset) - 1
+        first = chunk * index_layout.CHUNK_ENTRIES
+        return first + bisect_right(offsets_of(self.at(first)[0]), offset) - 1
 
     def _first_of(self, chunk: int) -> int:
-        if not (first := self._firsts[chunk]):
-            content, _ = self.at(chunk * index_layout.CHUNK_ENTRIES)
-            first = self._firsts[chunk] = offsets_of(content)[0]
-        return first
+        if not self._firsts[chunk]:
+            self._firsts[chunk] = offsets_of(self.at(chunk * index_layout.CHUNK_ENTRIES)[0])[0]
+        return self._firsts[chunk]
 
     def load(self, chunks: Iterable[int]) -> None:
         """Read *chunks* into memory; where one is damaged, `at` raises from now on. Blocks on the disk."""

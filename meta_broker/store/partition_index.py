@@ -324,7 +324,7 @@ class PartitionIndex:
         try:
             return self._file.last_at(offset)
         except IndexDamaged:
-            self._notice()
+            self.damaged()
             raise
 
     def _run_at(self, offset: int) -> int:
