@@ -26,8 +26,8 @@ CREATE TABLE IF NOT EXISTS {identity} (
     keep_s integer NOT NULL CHECK (keep_s >= 60),
     generation bigint NOT NULL DEFAULT 0
 ){identity_storage};
-{insert} {identity} (table_id, home, keep_s)
-VALUES ({new_id}, {home}, {keep_s}){otherwise};
+{insert} {identity} (only_one, table_id, home, keep_s)
+VALUES (1, {new_id}, {home}, {keep_s}){otherwise};
 """
 _CHANGES: Final = {
     "keep": "",
