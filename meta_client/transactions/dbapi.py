@@ -251,6 +251,9 @@ class DbapiSession:
             self._driver.code(error)
         )
 
+    def make_durable(self) -> None:
+        """Do nothing: a COMMIT that was answered is durable."""
+
     def rollback(self) -> None:
         try:
             if self._by_sql:

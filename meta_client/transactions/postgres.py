@@ -191,6 +191,9 @@ class PostgresSession:
             return True
         return self._connection.info.transaction_status is not TransactionStatus.IDLE
 
+    def make_durable(self) -> None:
+        """Do nothing: a COMMIT that was answered is durable."""
+
     def rollback(self) -> None:
         block, self._block = self._block, None
         try:

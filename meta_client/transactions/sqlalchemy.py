@@ -108,6 +108,7 @@ class SqlAlchemySession:
         try:
             try:
                 self._given.commit()
+                self._driver.make_durable()
             finally:
                 event.remove(self._connection, "commit", self._on_commit)  # a signal's handler may raise here, too
         except Exception as error:

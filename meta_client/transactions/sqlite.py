@@ -2,6 +2,9 @@
 
 The barrier: a database file has one writer at a time. The transaction that inserted a row holds the write lock until it
 ends, and the next writer sees everything committed before.
+
+With journal_mode = DELETE, SQLite's default, the deletion of the journal is the commit, and is on the disk once its
+directory is: which SQLite itself sees to with synchronous = EXTRA alone.
 """
 # ruff: noqa: S608 - statements consist of constants
 
@@ -16,6 +19,7 @@ from typing import Any, Final
 
 from journal.errors import StorageFailed
 from journal.records.xid import Xid
+from journal.wal.file_move import sync_directory
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
 from meta_client.coordinator.place import is_same_place, place_of
 from meta_client.transactions.dialects import SQLITE
@@ -40,6 +44,7 @@ class SqliteSession:
         self._connection = connection
         self._began_s = 0.0  # taken before the database transaction begins
         self._identity: TableIdentity | None = None
+        self._deletes_from: Path | None = None  # where COMMIT deletes the journal, and so decides
 
     def driver_connection(self) -> object:
         return self._connection
@@ -84,6 +89,7 @@ class SqliteSession:
         values = gtrid, self._began_s, self._identity.age_s_max, brokers_text(brokers)
         try:
             check_stored(self._connection.execute(_DECIDE, values).rowcount, gtrid)
+            self._deletes_from = _deletes_from(self._connection)
         except sqlite3.Error as error:
             match _code_of(error):
                 case sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY | sqlite3.SQLITE_CONSTRAINT_UNIQUE:
@@ -101,6 +107,7 @@ class SqliteSession:
                 connection.execute("COMMIT")
             else:
                 connection.commit()
+            self.make_durable()
         except sqlite3.Error as error:
             if not connection.in_transaction:
                 raise CommitUnknown(one_line(error)) from error
@@ -108,6 +115,10 @@ class SqliteSession:
             raise
         except Exception as error:  # from a signal handler or a subclass, so not the database's answer
             raise CommitUnknown(one_line(error), is_foreign=True) from error
+
+    def make_durable(self) -> None:
+        if self._deletes_from is not None:
+            sync_directory(self._deletes_from)
 
     def is_unknown(self, error: Exception) -> bool:
         return not isinstance(error, sqlite3.Error) or not self._connection.in_transaction
@@ -124,13 +135,25 @@ class SqliteSession:
         return functools.partial(open_table, _file(self._connection))
 
 
+class _FileTable(SqlTable):
+    """The table in a file."""
+
+    def _make_durable(self) -> None:
+        """A process that was killed, or has not come so far, may leave a deleted journal's directory as it is."""
+        try:
+            if (directory := _deletes_from(self._connection)) is not None:
+                sync_directory(directory)
+        except (OSError, sqlite3.Error) as error:
+            raise Unreachable(DATABASE, one_line(error)) from error
+
+
 def open_table(path: str) -> SqlTable:
     """Open the decision table in the file *path*. Raises Unreachable, NoDecisionTable, CopiedTable, CannotEnlist."""
     if not Path(path).is_file():
         raise Unreachable(DATABASE, f"{path} is not there")
     connection = _connect(path)
     try:
-        return SqlTable(connection, _look_up(connection), SQLITE.statements("", "?"), (sqlite3.Error,), _is_lock)
+        return _FileTable(connection, _look_up(connection), SQLITE.statements("", "?"), (sqlite3.Error,), _is_lock)
     except sqlite3.Error as error:
         connection.close()
         raise Unreachable(DATABASE, one_line(error)) from error
@@ -158,7 +181,7 @@ def ddl(path: str, keep_s: int) -> str:
 
 def _connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA synchronous = EXTRA")
     return connection
 
 
@@ -191,6 +214,12 @@ def _file(connection: sqlite3.Connection) -> str:
     if not path:
         raise CannotEnlist("a database in memory ends with its connection, and decides nothing: use a file")
     return str(path)
+
+
+def _deletes_from(connection: sqlite3.Connection) -> Path | None:
+    """Return the directory whose fsync makes a COMMIT durable; None: the COMMIT does."""
+    is_deleted = _rows(connection, "PRAGMA main.journal_mode")[0][0] == "delete"
+    return Path(os.fsdecode(_file(connection))).parent if is_deleted else None
 
 
 def _rows(connection: sqlite3.Connection, query: str) -> list[tuple[Any, ...]]:

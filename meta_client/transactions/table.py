@@ -156,6 +156,9 @@ class DriverSession(Session, Protocol):
     def is_unknown(self, error: Exception) -> bool:
         """True if a COMMIT that raised *error* has an unknown outcome; otherwise it is rolled back."""
 
+    def make_durable(self) -> None:
+        """Put a COMMIT that the framework has sent on the disk. Raises OSError."""
+
 
 def brokers_text(brokers: Collection[int]) -> str:
     """Return *brokers* in the row's text form."""

@@ -134,6 +134,9 @@ class AsyncpgSession:
         """True if it is closed, or is back in its pool, which has rolled it back."""
         return getattr(self._given, "_con", self._given) is not self._driver or self._driver.is_closed()
 
+    def make_durable(self) -> None:
+        """Do nothing: a COMMIT that was answered is durable."""
+
     def rollback(self) -> None:
         self._block = None
         try:

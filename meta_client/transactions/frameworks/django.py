@@ -160,6 +160,7 @@ class DjangoSession:
             raise TransactionManagementError(problem)
         try:
             type(self._wrapper).commit(self._wrapper)
+            self._driver.make_durable()
         except Exception as error:
             cause = error.__cause__ if isinstance(error, Error) else None
             if isinstance(cause, Exception) and not self._driver.is_unknown(cause):
