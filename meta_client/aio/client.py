@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from meta_client.aio.bridge.bridge import in_thread, run, wait
+from meta_client.aio.bridge.bridge import in_thread, open_in_thread, run, wait
 from meta_client.aio.consumer import Consumer
 from meta_client.aio.net.connections import Connections
 from meta_client.aio.net.topology import Topology
@@ -96,7 +96,7 @@ class Client:
         if self._is_entered:
             raise ClientClosed("a client is entered once: make another one")
         async with contextlib.AsyncExitStack() as opened:
-            await in_thread(self.session.start)
+            await open_in_thread(self.session.start, self.session.close)
             self._is_entered = True
             opened.push_async_callback(in_thread, self.session.close)
             self.topology.start()

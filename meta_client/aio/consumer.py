@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from meta_client.aio.bridge.bridge import in_thread, run
+from meta_client.aio.bridge.bridge import in_thread, open_in_thread, run
 from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.consumer import Consumer as Rules
 from meta_client.consumer.dead_letters.index import DeadLetterEntry
@@ -81,8 +81,9 @@ class Consumer:
         self._rules.assign(*partitions)
 
     async def start(self) -> None:
-        """Join the group and begin. Messages may be delivered before this returns. Raises ZooKeeperError."""
-        await in_thread(self._rules.start)
+        """Join the group and begin. Messages may be delivered before this returns. A consumer whose start is cancelled
+        is closed. Raises ZooKeeperError."""
+        await open_in_thread(self._rules.start, self._rules.close)
 
     async def close(self) -> None:
         """Wait for the listeners to return, commit, release, leave. Idempotent; not for a listener."""
@@ -173,7 +174,7 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         """Start if there are subscriptions; otherwise call start() later."""
-        await in_thread(self._rules.__enter__)
+        await open_in_thread(self._rules.__enter__, self._rules.close)
         return self
 
     @skip_after_fork

@@ -77,6 +77,9 @@ class AssignedMember:
         self._fetcher.close()
         self._commit()
 
+    def cancel(self) -> None:
+        """Do nothing: start() waits for nobody."""
+
     def on_session_event(self, event: SessionEvent) -> None:
         """Queue a session event; called on kazoo's thread."""
         self._events.put(event)

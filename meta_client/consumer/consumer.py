@@ -99,7 +99,7 @@ class Consumer:
         )
         self._assigned: tuple[TopicPartition, ...] | None = None
         self._member: GroupMember | AssignedMember | None = None
-        self._closing = threading.Lock()  # a concurrent close() waits for the first
+        self._closing = threading.RLock()  # close() waits for start(), and for another close()
         self._is_closed = False
         invalidate_after_fork(self)
 
@@ -157,25 +157,30 @@ class Consumer:
     def start(self) -> None:
         """Join the group and start delivery; messages may be delivered before this returns. Raises ZooKeeperError; with
         a `dead_letter_directory` also StoreInUse, ForeignStore and JournalError."""
-        self._check_not_started("start it once")
-        if not self._subscriptions:
-            raise ConsumerMisuse(f"consumer {self.consumer_id} subscribes to nothing: call subscribe() first")
-        if self._assigned is None and not self.has_group:
-            raise ConsumerMisuse("a consumer without a group needs assign(), to know which partitions are its own")
-        try:
-            self._dead_letters.open({topic: it.listener for topic, it in self._subscriptions.items() if it.listener})
-            self._member = member = self._new_member()
-            self._fetcher.start()
-            member.start()
-            self._dead_letters.start()
-        except BaseException:
-            self.close()
-            raise
+        with self._closing:
+            self._check_not_started("start it once")
+            if not self._subscriptions:
+                raise ConsumerMisuse(f"consumer {self.consumer_id} subscribes to nothing: call subscribe() first")
+            if self._assigned is None and not self.has_group:
+                raise ConsumerMisuse("a consumer without a group needs assign(), to know which partitions are its own")
+            try:
+                self._dead_letters.open(
+                    {topic: it.listener for topic, it in self._subscriptions.items() if it.listener}
+                )
+                self._member = member = self._new_member()
+                self._fetcher.start()
+                member.start()
+                self._dead_letters.start()
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Wait for the listeners to return, commit, release the partitions, and leave the group. Idempotent."""
         if self.is_listening():
             raise ConsumerMisuse(f"consumer {self.consumer_id}: a listener can't close it, it would wait for itself")
+        if self._member is not None:
+            self._member.cancel()
         with self._closing, contextlib.ExitStack() as closing:  # in reverse order
             if self._is_closed:
                 return

@@ -114,9 +114,16 @@ class GroupMember:
     def close(self) -> None:
         """Stop delivery, commit, release everything, leave. Without ZooKeeper the release is deferred to session
         expiry, and messages not committed are delivered again."""
-        self._membership.cancel()
+        self.cancel()
+        if self._started.cancel():  # its thread was not started, and will do nothing
+            self._leave()
+            return
         self._events.put(_Stop())
         self._thread.join()
+
+    def cancel(self) -> None:
+        """Make start() raise if it waits for another member's id. Any thread."""
+        self._membership.cancel()
 
     def rebalances(self) -> tuple[Rebalance, ...]:
         """Return the last rebalances, oldest first. Any thread."""
@@ -133,6 +140,8 @@ class GroupMember:
         self._events.put(_Session(event, self._pauses))
 
     def _run(self) -> None:
+        if not self._started.set_running_or_notify_cancel():
+            return
         try:
             self._rebalances.heard("started")
             self._join()

@@ -58,9 +58,10 @@ class ThreadWorkers:
         return ThreadCondition()
 
     def start(self, work: Callable[[], None], count: int, name: str) -> None:
-        self._threads = [threading.Thread(target=work, name=f"{name} {number}", daemon=True) for number in range(count)]
-        for thread in self._threads:
+        for number in range(count):
+            thread = threading.Thread(target=work, name=f"{name} {number}", daemon=True)
             thread.start()
+            self._threads.append(thread)  # join() takes no thread that could not be started
 
     def join(self) -> None:
         for thread in self._threads:

@@ -147,3 +147,25 @@ async def in_thread(
 
     threading.Thread(target=call, name=f"metaq {getattr(work, '__name__', work)}", daemon=True).start()
     return await asyncio.wrap_future(done)
+
+
+async def open_in_thread(opens: Callable[[], object], closes: Callable[[], object]) -> None:
+    """Call *opens* in a thread, like `in_thread`. If the task is cancelled meanwhile, *closes*, which must be
+    idempotent, is called in a thread once *opens* has ended: nobody else knows what it has opened."""
+    ended = threading.Event()
+
+    def opening() -> None:
+        try:
+            opens()
+        finally:
+            ended.set()
+
+    def closing() -> None:
+        ended.wait()
+        closes()
+
+    try:
+        await in_thread(opening)
+    except asyncio.CancelledError:
+        threading.Thread(target=closing, name="metaq closing", daemon=True).start()
+        raise

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from meta_client.aio.producer.producer import BranchHandle
 from meta_client.aio.producer.sender import SendHandle
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.messages.batch import Batch
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.coordinator.errors import CoordinatorClosed
 from meta_client.coordinator.steps import TwoPhaseStep
 from meta_client.errors import (
@@ -36,6 +39,7 @@ from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, until
 from tests.fixtures.postgres import Database
 from zk.embedded.chroot import Chroot
+from zk.groups.listing import list_group
 from zk.groups.membership import ConsumerIdTaken
 
 CONSUMERS = 40
@@ -102,6 +106,61 @@ async def test_a_client_waits_for_a_consumer_whose_closing_was_cancelled(
         async with consumer:
             await until(consumer.is_caught_up)
             assert await consumer.fetch(1, timeout_s=0.1) == []  # what the listener had taken was stored
+
+
+@in_loop
+async def test_a_cancelled_opening_leaves_nothing_behind(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    """A client's session would stay for good, and a consumer would read for a program that has given it up."""
+    before, offered = _threads(), list[ReceivedMessage]()
+
+    async def on_message(message: ReceivedMessage) -> None:
+        offered.append(message)
+
+    for delay_s in (0, 0.002, 0.01):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_s), Client(zookeeper.connect):
+                await asyncio.sleep(LONG_S)
+        await until(lambda: _threads() <= before)
+    async with Client(zookeeper.connect) as client:
+        before = _threads()
+        for number, delay_s in enumerate((0, 0.002, 0.01, 0.05)):
+            consumer = client.consumer(f"given-up-{number}")
+            consumer.subscribe("orders", on_message=on_message)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s), consumer:
+                    await asyncio.sleep(LONG_S)
+            await until(lambda: _threads() <= before)
+            assert consumer.owned() == []
+            assert not list_group(client.session, consumer.group).members
+        await client.producer().send("orders", b"one")
+        await asyncio.sleep(0.1)
+    assert offered == []
+
+
+def _threads() -> Counter[str]:
+    """Return the threads that keep something open, by the beginnings of their names."""
+    names = (thread.name.split() for thread in threading.enumerate())
+    return Counter(" ".join(words[:2]) for words in names if words[0] == "metaq")
+
+
+@in_loop
+async def test_a_client_closed_while_its_consumer_starts_closes_that_one_too(
+    zookeeper: Chroot, broker: BrokerProcess
+) -> None:
+    config = ConsumerConfig(consumer_id="same")
+    async with Client(zookeeper.connect) as other:
+        holder = other.consumer("reader", config=config)
+        holder.subscribe("orders")
+        async with holder:
+            before = _threads()
+            async with Client(zookeeper.connect) as client:
+                consumer = client.consumer("reader", config=config)
+                consumer.subscribe("orders")
+                starting = asyncio.create_task(consumer.start())
+                await asyncio.sleep(0.3)  # it waits for the holder's session to end
+            with pytest.raises(ConsumerIdTaken):
+                await starting
+            await until(lambda: _threads() <= before)
 
 
 @in_loop
