@@ -96,7 +96,7 @@ class AssignedMember:
                 self._commit()
 
     def _next_event(self) -> ChildrenChanged | SessionEvent | _Reset | _Stop | None:
-        wait_s = max(0.001, self._commit_at - time.monotonic())
+        wait_s = min(max(0.001, self._commit_at - time.monotonic()), threading.TIMEOUT_MAX)
         try:
             return self._events.get(
                 timeout=min(wait_s, RETRY_S) if self._waiting or self._are_brokers_stale else wait_s

@@ -62,7 +62,7 @@ class ConsumerConfig:
             self.commit_period_s,
             self.redelivery_period_s,
         )
-        if min(*times, self.watchdog_s) <= 0:
+        if not all(time > 0 for time in (*times, self.watchdog_s)):  # nor is nan
             raise ValueError(f"{self}: times must be positive")
         if self.fetch_wait_s > FETCH_WAIT_S_MAX:
             raise ValueError(f"fetch_wait_s {self.fetch_wait_s:g}: brokers wait {FETCH_WAIT_S_MAX} s at most")

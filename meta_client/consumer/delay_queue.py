@@ -30,7 +30,7 @@ class DelayHeap(Generic[Item]):
 
     def wait_s(self, now: float) -> float | None:
         """Return the seconds until an item is due; None without items."""
-        return max(0.0, self._heap[0][0] - now) if self._heap else None
+        return min(max(0.0, self._heap[0][0] - now), threading.TIMEOUT_MAX) if self._heap else None
 
 
 class DelayQueue(Generic[Item]):

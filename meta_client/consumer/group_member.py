@@ -170,7 +170,7 @@ class GroupMember:
         if self._rebalances.is_due:
             wake_at = min(wake_at, self._rebalance_at)
         try:
-            return self._events.get(timeout=max(0.001, wake_at - time.monotonic()))
+            return self._events.get(timeout=min(max(0.001, wake_at - time.monotonic()), threading.TIMEOUT_MAX))
         except Empty:
             return None
 

@@ -63,7 +63,7 @@ class Redelivery:
             if self._is_closed:  # after clear(), which may have undone the call of close()
                 return
             self._offer_all()
-            self._wake.wait(self._period_s)
+            self._wake.wait(min(self._period_s, threading.TIMEOUT_MAX))
 
     def _offer_all(self) -> None:
         taken = kept = 0

@@ -1,11 +1,17 @@
-"""The start of a consumer, when it fails."""
+"""The start of a consumer, when it fails, and with times that never end."""
 
+import math
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from meta_client.client import Client
-from tests.fixtures.consuming import QUICK, send
+from meta_client.consumer.error_policy import Reject
+from meta_client.consumer.messages.received_message import ReceivedMessage
+from tests.fixtures.consuming import QUICK, send, stored
+from tests.integration.conftest import wait_until
 
 
 @pytest.mark.parametrize("nth", range(QUICK.runners + 1))
@@ -35,3 +41,38 @@ def test_a_start_that_gets_no_thread_leaves_nothing(
         another.subscribe(topic)
         another.start()
         assert len(another.fetch(1, timeout_s=60)) == 1
+
+
+def test_times_without_end(client: Client, topic: str, tmp_path: Path) -> None:
+    """Nothing is done by itself: the group's thread waits for events alone, and redelivery for a call."""
+    config = replace(
+        QUICK,
+        commit_period_s=math.inf,
+        watchdog_s=math.inf,
+        redelivery_period_s=math.inf,
+        dead_letter_directory=tmp_path / "refused",
+    )
+    offered: list[bytes] = []
+
+    def on_message(message: ReceivedMessage) -> None:
+        offered.append(message.payload)
+        if len(offered) < 3:
+            raise Reject("not now")
+
+    with client.consumer("group", config=config) as consumer:
+        consumer.subscribe(topic, on_message=on_message, on_reject="dead_letter")
+        consumer.start()
+        send(client, topic, 1)
+        wait_until(lambda: len(consumer.dead_letters()) == 1)
+        for _ in range(2):
+            before = len(offered)
+            consumer.redeliver()
+            wait_until(lambda before=before: len(offered) > before)
+        wait_until(lambda: not consumer.dead_letters())
+    assert offered == [b"0"] * 3
+    assert stored(client, topic) == 21
+
+
+def test_a_time_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="times must be positive"):
+        replace(QUICK, commit_period_s=math.nan)

@@ -1,5 +1,6 @@
 """Order by due time, stable; and threads that wait for it (B07)."""
 
+import math
 import threading
 import time
 
@@ -39,7 +40,7 @@ def test_a_taker_waits_for_the_due_time_and_not_longer() -> None:
 
 def test_an_earlier_item_wakes_a_waiter_for_a_later_one() -> None:
     queue: DelayQueue[str] = DelayQueue(threading.Condition())
-    queue.put("later", 60)
+    queue.put("later", math.inf)
     threading.Timer(0.05, queue.put, ("now", 0)).start()
     assert queue.take() == "now"
 
