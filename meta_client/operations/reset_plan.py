@@ -67,7 +67,9 @@ def _after(
         case "latest":
             return found.end
         case OtherGroup() | SavedIn():
-            return stored if wanted is None else min(max(wanted, found.start), found.end)
+            if wanted is None:
+                return stored
+            return _checked(client, positions, key, min(max(wanted, found.start), found.end), found)
         case datetime():
             if found.at is None:
                 raise NotSupported(f"the broker of {_names([key])} knows nothing of times: it is no metaq broker")

@@ -237,6 +237,21 @@ def test_a_reset_is_undone_by_what_it_printed(
     assert stored(client, "billing") == 6 * FRAME
 
 
+def test_an_offset_of_a_file_or_a_group_is_no_excuse_for_the_inside_of_a_message(
+    metaq: Metaq, broker: BrokerProcess, client: Client, tmp_path: Path
+) -> None:
+    """Another cluster's, an edited one, or one of before a promotion that lost messages."""
+    put(broker, 6)
+    store(client, "billing", {A: 3 * FRAME})
+    store(client, "audit", {A: FRAME + 7})
+    listed = tmp_path / "listed"
+    listed.write_text(json.dumps({"topic": "orders", "partition": "0-0", "offset": FRAME + 7}))
+    for target in (f"file:{listed}", "group:audit"):
+        done = metaq("reset", "billing", "orders/0-0", "--to", target, "--yes", status=2)
+        assert done.stderr == "error: 32 is inside of a message of orders/0-0: 25 is where that begins\n"
+    assert stored(client, "billing") == 3 * FRAME
+
+
 def test_a_reset_whose_output_can_not_be_written_tells_what_undoes_it(
     zookeeper: Chroot, broker: BrokerProcess, client: Client
 ) -> None:
