@@ -21,6 +21,7 @@ class AckWindow:
         self._lock = threading.Lock()  # guards all below
         self._acknowledged = 0
         self._delivered: int | None = None  # None: nothing is delivered
+        self._is_rolled_back = False  # until resume(); what lies behind may still be on its way
         self._end = 0  # of all that was ever delivered
         self._end_closed = 0  # the same, when it was closed last; 0 once that much is acknowledged again
         self._again: dict[int, int] = {}  # ids of messages below `_end_closed` delivered since, by next offset
@@ -28,6 +29,8 @@ class AckWindow:
     def open(self, messages: Iterable[ReceivedMessage], offset: int, next_offset: int) -> None:
         """Extend the window before *messages*, those to deliver of [offset, next_offset), are delivered."""
         with self._lock:
+            if self._is_rolled_back:
+                return
             if self._delivered is None:
                 self._acknowledged = self._delivered = offset
             self._delivered = max(self._delivered, next_offset)
@@ -44,6 +47,8 @@ class AckWindow:
     def unacknowledged_from(self) -> int | None:
         """Offset of the first message that is delivered and not acknowledged; None: there is none."""
         with self._lock:
+            if self._is_rolled_back:
+                return self._acknowledged
             return None if self._delivered is None or self._acknowledged >= self._delivered else self._acknowledged
 
     def pass_over(self, message: ReceivedMessage) -> None:
@@ -70,6 +75,17 @@ class AckWindow:
             self._end_closed = self._end
             self._again.clear()
             return self._acknowledged if was_open else None
+
+    def rollback(self) -> int | None:
+        """Empty the window as close() does, and keep it empty until resume()."""
+        with self._lock:
+            self._is_rolled_back |= self._delivered is not None
+        return self.close()
+
+    def resume(self) -> None:
+        """Let deliveries count again: they come from where the partition was rolled back to, or sought."""
+        with self._lock:
+            self._is_rolled_back = False
 
     def _move(self, message: ReceivedMessage) -> None:
         self._acknowledged = message.next_offset

@@ -266,7 +266,7 @@ class Consumer:
         acknowledge."""
         self._subscriptions.check_manual(topic)
         window = self._window(topic, partition)
-        if window is None or (offset := window.close()) is None:
+        if window is None or (offset := window.rollback()) is None:
             return False
         return self._fetcher.seek((topic, partition), Seek(offset, is_progress=False))
 

@@ -343,6 +343,8 @@ class Fetcher:
         request.sought(offset)
         if is_assigned:
             request.delivery.discard(request.key, is_seek=seek.is_progress)
+            if request.delivery.window is not None:
+                request.delivery.window.resume()
             if seek.is_progress and offset != OFFSET_END:
                 self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=True))
                 request.is_moved_back = True

@@ -14,10 +14,12 @@ from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.error_policy import Reject, Retry
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
+from meta_client.consumer.position import Seek
 from meta_client.errors import ConsumerMisuse
 from tests.fixtures.consuming import ONLY, QUICK, Calls, send, stored
 from tests.fixtures.expiry import expire_session
 from tests.integration.conftest import wait_until
+from zk.tree.nodes import TopicPartition
 
 
 @pytest.mark.scenario("B01")
@@ -314,6 +316,62 @@ def test_manual_acknowledgement_of_what_was_fetched(client: Client, topic: str) 
         with pytest.raises(ConsumerMisuse, match="manual"):
             consumer.acknowledge(messages[0]._replace(topic=f"{topic}-b"))
     assert stored(client, topic) == 63
+
+
+@pytest.mark.parametrize("is_listened_to", [True, False])
+def test_what_was_on_its_way_during_a_rollback_acknowledges_nothing(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch, *, is_listened_to: bool
+) -> None:
+    """Messages behind those rolled back: who acknowledges them would pass over these, if the process died."""
+    send(client, topic, 9)
+    offered: list[ReceivedMessage] = []
+    calls, told = threading.Semaphore(0), list[bool]()
+    consumer = client.consumer("group", config=QUICK)
+
+    def on_message(message: ReceivedMessage) -> None:
+        offered.append(message)
+        if len(offered) > 3:
+            told.append(consumer.acknowledge(message))
+        calls.release()
+        if len(offered) == 3:
+            assert is_rolling_back.wait(60)
+
+    def go_on() -> None:
+        for message in consumer.fetch(3, timeout_s=60):
+            on_message(message)
+
+    is_rolling_back = threading.Event()
+    seek = consumer._fetcher.seek
+
+    def seek_later(key: TopicPartition, to: Seek) -> bool:
+        """The thread that rolls back is held up, and others are not."""
+        is_rolling_back.set()
+        if not is_listened_to:
+            other = threading.Thread(target=go_on)
+            other.start()
+            other.join()
+        assert calls.acquire(timeout=60)
+        time.sleep(0.2)
+        return seek(key, to)
+
+    with consumer:
+        consumer.subscribe(topic, on_message=on_message if is_listened_to else None, acknowledge="manual", max_bytes=63)
+        consumer.start()
+        if not is_listened_to:
+            offered += consumer.fetch(3, timeout_s=60)
+        for _ in range(3 * is_listened_to):
+            assert calls.acquire(timeout=60)
+        monkeypatch.setattr(consumer._fetcher, "seek", seek_later)
+        assert consumer.rollback(topic, ONLY)
+        assert told
+        assert not any(told[:1])
+        assert stored(client, topic) is None
+        if not is_listened_to:
+            assert [message.payload for message in consumer.fetch(3, timeout_s=60)] == [b"0", b"1", b"2"]
+        else:
+            wait_until(lambda: stored(client, topic) == 9 * 21)
+            again = [message.payload for message in offered[3:]]
+            assert again[again.index(b"0") :] == [b"%d" % number for number in range(9)]
 
 
 def test_a_lost_session_delivers_again_and_the_duplicate_cache_hides_it(client: Client, topic: str) -> None:
