@@ -180,8 +180,16 @@ def ddl(path: str, keep_s: int) -> str:
 
 
 def _connect(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA synchronous = EXTRA")
+    """Raises Unreachable, also for a file that is no database."""
+    try:
+        connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA synchronous = EXTRA")
+        except sqlite3.Error:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        raise Unreachable(DATABASE, one_line(error)) from error
     return connection
 
 
