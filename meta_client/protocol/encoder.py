@@ -227,7 +227,7 @@ def _branch_command(command: BranchCommand) -> bytes:
         words.append(_key(command.key))
     # All other characters are written as %XX: free texts contain spaces.
     said = (command.who, command.why, command.evidence)[: TEXTS_OF_BRANCH[command.verb]]
-    words += [_word(quote(text, safe="")) for text in said]
+    words += [_word(quote(_utf8(text), safe="")) for text in said]
     return b" ".join([*words, b"%d\r\n" % _int32(command.opaque)])
 
 

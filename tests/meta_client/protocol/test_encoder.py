@@ -2,12 +2,30 @@
 
 import pytest
 
-from journal.records.xid import LocalKey
-from meta_client.protocol.encoder import JOIN_BYTES_MAX, encode_flight, encode_request, value_line
+from journal.records.xid import LocalKey, XaKey, Xid
+from meta_client.protocol.encoder import JOIN_BYTES_MAX, data_line, encode_flight, encode_request, value_line
 from meta_client.protocol.errors import LocalProtocolError
-from meta_client.protocol.requests import Get, Put, Request, Stats, Sync, TransactionCommand, TransactionVerb, Version
+from meta_client.protocol.limits import AUTH_BYTES_MAX
+from meta_client.protocol.requests import (
+    Authenticate,
+    BranchCommand,
+    BranchVerb,
+    Fetch,
+    Get,
+    Put,
+    Request,
+    Stats,
+    Sync,
+    TopicCommand,
+    TopicVerb,
+    TransactionCommand,
+    TransactionVerb,
+    Version,
+)
+from meta_client.protocol.responses import Behind
 
 BEGIN = TransactionVerb.BEGIN
+KEY = XaKey(Xid.of("g", "b"), "q")
 
 
 def test_bodies_are_handed_through_not_copied() -> None:
@@ -71,6 +89,29 @@ def test_numbers_must_fit(command: Request) -> None:
 def test_response_numbers_must_fit() -> None:
     with pytest.raises(LocalProtocolError):
         value_line(2**31, 1)
+    for log_end, read_from in ((-1, "m"), (0, "x")):
+        with pytest.raises(LocalProtocolError, match="must not be negative, read_from"):
+            data_line(0, log_end, read_from, 1)
+    for behind in (Behind(-1, 0), Behind(0, -1)):
+        with pytest.raises(LocalProtocolError, match="behind must not be negative"):
+            data_line(0, 0, "s1", 1, behind)
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (Fetch("t", "g", 0, 0, 1, 1, 1, 1, -1), "epoch -1 must not be negative"),
+        (TopicCommand(TopicVerb.ALTER, "t", (("a=b", "c"),), 1), "'a=b' is no key of a setting"),
+        (BranchCommand(BranchVerb.LEDGER, KEY, "", "", 1), "only a ledger is about no branch"),
+        (BranchCommand(BranchVerb.SHOW, None, "", "", 1), "only a ledger is about no branch"),
+        (BranchCommand(BranchVerb.COMMIT, KEY, "ann", "\ud800", 1), "UTF-8"),
+        (BranchCommand(BranchVerb.COMMIT, KEY, "ann", "", 1), "is empty"),
+        (Authenticate("SCRAM-SHA-256", bytes(AUTH_BYTES_MAX + 1), 1), "a message of auth has"),
+    ],
+)
+def test_what_a_newer_verb_does_not_take(command: Request, why: str) -> None:
+    with pytest.raises(LocalProtocolError, match=why):
+        encode_request(command)
 
 
 def test_a_qualifier_that_reads_as_a_timeout() -> None:

@@ -8,19 +8,25 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from journal.records.producer_state import BatchSequence
+from journal.records.record import PRODUCER_BYTES_MAX
 from journal.records.xid import BranchKey, LocalKey, XaKey, Xid
 from meta_client.protocol.decoder import RequestDecoder, ResponseDecoder
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.errors import LocalProtocolError, RemoteProtocolError
-from meta_client.protocol.limits import Limits
+from meta_client.protocol.limits import BATCH_MESSAGES_MAX, Limits
 from meta_client.protocol.messages import Message, encode_body, encode_frame, iter_frames
 from meta_client.protocol.requests import (
+    TEXTS_OF_BRANCH,
     Authenticate,
+    BranchCommand,
+    BranchVerb,
     Count,
     Dropped,
     Fetch,
     Find,
     Get,
+    MultiPut,
     OffsetQuery,
     Offsets,
     Put,
@@ -58,9 +64,33 @@ def has_a_form(transaction: TransactionCommand) -> bool:
     return timeout is not None or qualifier is None or not qualifier.encode().isdigit()
 
 
+sequences = st.builds(
+    BatchSequence,
+    qualifiers.filter(lambda name: len(name.encode()) <= PRODUCER_BYTES_MAX),
+    st.integers(0, 2**63 - 1),
+)
+
+
+def branch_command(verb: BranchVerb, key: XaKey, texts: list[str], opaque: int) -> BranchCommand:
+    who, why, evidence = [text if number < TEXTS_OF_BRANCH[verb] else "" for number, text in enumerate(texts)]
+    return BranchCommand(verb, None if verb is BranchVerb.LEDGER else key, who, why, opaque, evidence)
+
+
+branch_commands = st.builds(
+    branch_command,
+    st.sampled_from(BranchVerb),
+    st.builds(XaKey, st.builds(Xid, st.integers(0, 2**31 - 1), parts, parts), qualifiers),
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20), min_size=3, max_size=3),
+    int32s,
+)
 requests: st.SearchStrategy[Request] = st.one_of(
     st.builds(Put, names, int32s, int32s, checksums, st.none() | keys, int32s, bodies),
     st.builds(Sync, names, int32s, int32s, int64s, checksums, int32s, bodies),
+    st.builds(
+        *(MultiPut, names, int32s, st.integers(1, BATCH_MESSAGES_MAX), int32s),
+        *(st.none() | sequences, st.none() | keys, int32s, bodies),
+    ),
+    branch_commands,
     st.builds(Get, names, names, int32s, int64s, int32s, int32s),
     st.builds(
         Fetch, names, names, int32s, int64s, int32s, int32s, int32s, int32s, st.none() | st.integers(0, 2**63 - 1)
