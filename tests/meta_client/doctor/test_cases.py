@@ -7,10 +7,11 @@ import pytest
 
 from journal.records.ledger import RESTORED_BY
 from journal.records.xid import XaKey, Xid
-from meta_client.batches.decision import NOTHING, BatchDecision
+from meta_client.batches.decision import NOTHING, OVER, BatchDecision
 from meta_client.batches.names import BatchName, BranchName
 from meta_client.coordinator.names import BROKER, DATABASE, LogName, branch, log_of, new_nonce
 from meta_client.doctor.advice import advice_on, prepared_command
+from meta_client.doctor.applier import Applied
 from meta_client.doctor.cases import STUCK_S, cases_of, to_ask
 from meta_client.doctor.decisions import owner_of
 from meta_client.doctor.evidence import (
@@ -24,6 +25,7 @@ from meta_client.doctor.evidence import (
     PreparedXact,
     one_of,
 )
+from meta_client.doctor.rows import block, row_of, tell
 from meta_client.doctor.sources import problem_of
 from meta_client.doctor.verdicts import BranchAnswer, Owner, Verdict
 from meta_client.protocol.branch_report import Report
@@ -148,6 +150,54 @@ def test_a_batch_of_spark_that_nobody_has_ended_is_rolled_back_by_hand(query: st
     assert f"Spark query {query} has not decided about batch 0: " in advice.reason
     assert ends in advice.reason
     assert advice.commands == (f"metaq txn rollback {shlex.quote(str(at[1]))} --broker 0 --why '...'",)
+
+
+@pytest.mark.parametrize(
+    ("batches", "verdict", "says"),
+    [
+        ({}, Verdict.UNKNOWN, "the decision of Spark query ~load can't be read"),
+        ({"~load": OVER}, Verdict.ROLL_BACK, "the end of Spark's write ~load"),
+    ],
+)
+def test_a_batch_whose_decision_is_gone(batches: dict[str, BatchDecision], verdict: Verdict, says: str) -> None:
+    name = BatchName("~load", 0)
+    at: BranchAt = (0, BranchName(0, "0.0.a.0").key(name))
+    (case,) = cases_of(_found(at, batches=batches), NOW_MS, 10)
+    (side,) = case.sides
+    assert (side.verdict, case.decision.by) == (verdict, says)
+    assert says in advice_on(case, side, "metaq txn doctor").reason
+
+
+def test_a_log_that_is_open_ends_its_branch_by_itself() -> None:
+    xid = LOG.xid(new_nonce())
+    at: BranchAt = (0, XaKey(branch(xid, BROKER), "shop"))
+    stuck = BrokerEvidence({at: _report(at, NOW_MS - int(STUCK_S * 1000) - 1)}, frozenset({at}))
+    log = LogEvidence("/decisions", LOG, {}, is_held=True, is_copy=False)
+    (case,) = cases_of(Evidence(stuck, logs=(log,)), NOW_MS, 10)
+    (side,) = case.sides
+    advice = advice_on(case, side, "metaq txn doctor")
+    assert (side.verdict, advice.commands) == (Verdict.ASK, ())
+    assert advice.reason.endswith("yet this has been prepared for long: look why; recover() there ends it")
+
+
+def test_what_is_done_is_told_in_its_row() -> None:
+    (case,) = cases_of(_found(AT, databases=(HERE,)), NOW_MS, 10)
+    (side,) = case.sides
+    advice = advice_on(case, side, "metaq txn doctor")
+    over, failed, at_work = (row_of(case, side, advice, NOW_MS) | {"commands": ["x"]} for _ in range(3))
+    tell(over, Applied(side, "rolled back", is_over=True))
+    tell(failed, Applied(side, "not ended: no", is_over=False))
+    tell(at_work, Applied(side, "its program is at work", is_over=False, is_at_work=True))
+    assert (over["done"], over["needs_person"], over["commands"]) == ("rolled back", False, [])
+    assert (failed["done"], failed["needs_person"], failed["commands"]) == ("not ended: no", True, ["x"])
+    assert (at_work["verdict"], at_work["reason"], at_work["commands"]) == ("at work", "its program is at work", [])
+    held = list(block(over | {"locks": ["a", "b"], "vacuum_age": 5, "purge": "held back"}))
+    assert [line.split(None, 1) for line in held[3:7]] == [
+        ["locks", "a"],
+        ["b"],
+        ["holds", "up  unknown sessions, and VACUUM by 5 transactions"],
+        ["purge", "held back"],
+    ]
 
 
 def test_a_prepared_transaction_of_several_servers() -> None:

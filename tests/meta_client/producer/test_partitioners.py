@@ -1,15 +1,17 @@
 """Partition of a key: as a pure function, and as producers use it."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_client.client import Client
+from meta_client.errors import NoBroker, NoPartition
 from meta_client.metadata.topology import TopicView
 from meta_client.producer.outgoing import RoundRobin
-from meta_client.producer.partitioners import ByAttribute, PartitionContext, key_hash
+from meta_client.producer.partitioners import ByAttribute, PartitionContext, choose, key_hash
 from meta_client.protocol.requests import Request, Version
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import ok
@@ -68,6 +70,34 @@ def test_who_can_wait_is_given_a_place_nearly_always() -> None:
     assert {choice.choose_allowing_down(both, avoided={0}).broker_id for _ in range(8)} == {1}
     gone = TopicView("orders", known=KNOWN)
     assert choice.choose_allowing_down(gone) in KNOWN
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted", "broker_id", "why"),
+    [
+        ({}, Partition(5, 0), None, "the topic has no such partition, but 8 others"),
+        ({}, KNOWN[7], None, "broker 1 is not up: start it, or wait"),
+        ({"partitions": KNOWN[1:], "available": UP[1:]}, KNOWN[0], None, "its broker does not offer it any more"),
+        ({"urls": {0: BrokerUrl("a", 1), 1: BrokerUrl("b", 1)}}, KNOWN[7], 0, "the transaction is on broker 0"),
+        ({"partitions": (), "available": ()}, None, None, "no broker offers this topic: start one that does"),
+        ({"available": ()}, None, None, "no broker of this topic is up"),
+        ({}, None, 1, "the broker with the transaction is not up"),
+        ({}, None, 5, "the broker with the transaction does not have this topic"),
+    ],
+)
+def test_where_nothing_can_be_sent_the_reason_is_told(
+    changes: dict[str, Any], wanted: Partition | None, broker_id: int | None, why: str
+) -> None:
+    known: dict[str, Any] = {"partitions": KNOWN, "urls": {0: BrokerUrl("a", 1)}, "available": UP, "known": KNOWN}
+    view = TopicView("orders", **(known | changes))
+    with pytest.raises((NoPartition, NoBroker), match=why):
+        RoundRobin().choose(view, wanted, broker_id)
+
+
+def test_a_transaction_s_partitioner_chooses_among_its_broker_s() -> None:
+    both = TopicView("orders", KNOWN, {0: BrokerUrl("a", 1), 1: BrokerUrl("b", 1)}, KNOWN)
+    assert choose(lambda context: context.available[-1], both, b"", "k", 0) == UP[-1]
+    assert choose(lambda context: context.available[-1], both, b"", "k", None) == KNOWN[-1]
 
 
 def stored(request: Request) -> bytes:
