@@ -42,6 +42,20 @@ def test_a_numbered_batch_names_its_partition(lone_broker: BrokerProcess) -> Non
         assert client.result(MultiPut("orders", PARTITION_ANY, 1, crc31(frames), None, None, 1, frames)).is_success
 
 
+def test_a_numbered_batch_is_repeated_as_it_was(lone_broker: BrokerProcess) -> None:
+    frames = encode_frame(0, 0, b"hello")
+
+    def batch(count: int) -> MultiPut:
+        whole = frames * count
+        return MultiPut("orders", 0, count, crc31(whole), BatchSequence("shop", 1), None, 1, whole)
+
+    with WireClient(lone_broker.port) as client:
+        stored = client.result(batch(1))
+        assert client.result(batch(1)).message == stored.message
+        assert client.result(batch(2)).text.endswith("batch 1 had 1 messages before, now 2")
+        assert len(client.read_all("orders", 0)) == 1
+
+
 def test_a_get_returns_no_more_than_the_broker_or_the_client_says(tmp_path: Path) -> None:
     with (
         broker_with(tmp_path, transfer_bytes_max=1044, message_bytes_max=1024) as broker,

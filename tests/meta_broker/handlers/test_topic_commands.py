@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from journal.records.xid import XaKey, Xid
-from meta_client.protocol.requests import OFFSET_END, PARTITION_ANY, Fetch, Get, TopicVerb
+from meta_client.protocol.requests import OFFSET_END, PARTITION_ANY, Fetch, Get, TopicCommand, TopicVerb
 from meta_client.protocol.requests import TransactionVerb as Verb
 from meta_client.protocol.responses import Result, Value
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
@@ -143,6 +143,13 @@ def test_a_topic_with_an_undecided_message_is_not_deleted(lone_broker: BrokerPro
         client.verb(Verb.COMMIT_TWO_PHASE, KEY)
         assert isinstance(client.get("orders", 0, 0), Value)
         done(client, TopicVerb.DELETE, "orders")
+
+
+def test_a_setting_is_said_once(lone_broker: BrokerProcess) -> None:
+    with WireClient(lone_broker.port) as client:
+        twice = TopicCommand(TopicVerb.CREATE, "new", (("partitions", "1"), ("partitions", "2")), client.opaque())
+        answer = client.result(twice)
+        assert (answer.status, answer.text) == (400, "a setting is given twice: say each once")
 
 
 def test_a_waiting_fetch_is_answered_on_deletion(lone_broker: BrokerProcess) -> None:

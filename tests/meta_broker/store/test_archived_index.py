@@ -2,7 +2,10 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
+import msgspec
 import pytest
 
 from journal.errors import InvalidContent, StorageFailed
@@ -11,7 +14,7 @@ from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
 from journal.wal.segments import JournalIdentity
-from meta_broker.store.archived_index import ArchivedIndexFile, write_archived_index
+from meta_broker.store.archived_index import _MAGIC, _TRAILER, FORMAT, ArchivedIndexFile, write_archived_index
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.partition_index import JournalSlice, PartitionIndex
 from tests.fixtures.warm import warm_places
@@ -103,4 +106,25 @@ def test_one_of_another_journal_and_none_at_all_are_refused(tmp_path: Path, writ
         ArchivedIndexFile.open(path, JournalIdentity("shop", 4))
     path.write_bytes(b"")
     with pytest.raises(InvalidContent, match="0 bytes are no archived index"):
+        ArchivedIndexFile.open(path, OWNER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"format": FORMAT + 1}, f"format {FORMAT + 1}, this version reads {FORMAT}"),
+        ({"partitions": []}, "its table contradicts its size, or itself"),
+        ({"cut": -1}, "cut"),
+    ],
+)
+def test_a_table_that_no_broker_of_this_version_writes(
+    tmp_path: Path, written: ArchivedIndexFile, changes: dict[str, Any], why: str
+) -> None:
+    path = tmp_path / "archived" / written.name
+    raw = path.read_bytes()
+    _, size, _ = _TRAILER.unpack(raw[-_TRAILER.size :])
+    begin = len(raw) - _TRAILER.size - size
+    text = msgspec.json.encode(msgspec.json.decode(raw[begin : begin + size]) | changes)
+    path.write_bytes(raw[:begin] + text + _TRAILER.pack(_MAGIC, len(text), crc32(text)))
+    with pytest.raises(InvalidContent, match=why):
         ArchivedIndexFile.open(path, OWNER)
