@@ -1,9 +1,10 @@
-"""Names and annotations: a public class name stands once, and a result is a type, not a text.
+"""Names and annotations: the public name of a type stands once, and a result is a type, not a text.
 
-A reader who meets a name knows which class it is, and nobody tells an error from a value by asking whether it is a str.
+A reader who meets a name knows which class or alias it is. No error is told from a value by asking whether it is a str.
 """
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,8 @@ import pytest
 
 ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = ("journal", "meta_broker", "meta_client", "spark_jobs", "zk")
+ALIAS: Final = re.compile(r"[A-Z]\w*[a-z]\w*")  # no constant, and no T
+PEP_249: Final = {"Error"}  # each of our stand-ins for a driver has one
 
 
 @cache
@@ -86,20 +89,32 @@ def test_no_union_has_tuples_that_may_be_equal() -> None:
     assert alike == set(), "make them frozen dataclasses with slots, or msgspec structs"
 
 
-def public_classes() -> dict[str, list[str]]:
-    """Name of each public class -> the modules that define it."""
+def type_name(node: ast.stmt) -> str | None:
+    """Name of the class, type alias or type variable that a statement of a module defines; None: none."""
+    match node:
+        case (
+            ast.ClassDef(name=name) | ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name))
+        ):
+            return name if ALIAS.match(name) else None
+    return None
+
+
+def public_types() -> dict[str, list[str]]:
+    """Name of each public class, alias and type variable -> the modules that define it."""
     found: dict[str, list[str]] = {}
     for path, tree in trees().items():
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found.setdefault(node.name, []).append(str(path))
+            if (name := type_name(node)) is not None and name not in PEP_249:
+                found.setdefault(name, []).append(str(path))
     return found
 
 
-def test_a_class_name_stands_once_besides_asyncio_twins() -> None:
+def test_a_name_of_a_type_stands_once_besides_asyncio_twins() -> None:
     """Public names of meta_client.aio are those of their twins for threads."""
+    types = public_types()
+    assert {"Lsn", "JournalLocation", "Client"} <= types.keys()
     twice = {}
-    for name, paths in public_classes().items():
+    for name, paths in types.items():
         of_threads = [path for path in paths if not path.startswith("meta_client/aio/")]
         if len(of_threads) > 1 or len(paths) - len(of_threads) > 1:
             twice[name] = paths

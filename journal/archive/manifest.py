@@ -14,19 +14,18 @@ from typing import Annotated, Final
 import msgspec
 
 from journal.errors import InvalidContent
-from journal.records.header import Lsn
+from journal.records.header import Lsn, Natural
 from journal.wal.segments import JournalIdentity, segment_name
 
 NAME: Final = "manifest.jsonl"
 FORMAT: Final = 1
 INDEX_SUFFIX: Final = ".index"
 _BASE: Final = b'"base"'  # only a segment's line has it
-_Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    format: _Natural
+    format: Natural
     cluster: str
     broker: int
 
@@ -34,8 +33,8 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ArchivedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One segment: LSNs [base, base + size)."""
 
-    base: _Natural
-    size: _Natural
+    base: Natural
+    size: Natural
     sha256: _Digest
     chain: _Digest
 
@@ -62,8 +61,8 @@ class ArchivedIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Its file has the digest in its name: brokers that archive the same journal one after the other may cut it alike.
     """
 
-    cut: _Natural
-    size: _Natural
+    cut: Natural
+    size: Natural
     sha256: _Digest
     chain: _Digest
 

@@ -39,7 +39,7 @@ SAME_END_MAX: Final = 5  # looks at the same bad bytes of a live journal before 
 LOOK_AGAIN_S: Final = 0.2
 _ZEROS: Final = bytes(CHUNK_BYTES)
 
-Progress = Callable[[int], None]  # bytes done
+OnBytes = Callable[[int], None]  # bytes done
 
 
 class SourceView(NamedTuple):
@@ -58,8 +58,8 @@ def take_backup(
     target: Storage,
     version: str,
     time_ms: int,
-    expect: Progress = lambda total: None,
-    on_progress: Progress = lambda done: None,
+    expect: OnBytes = lambda total: None,
+    on_progress: OnBytes = lambda done: None,
 ) -> Manifest:
     """Copy *source*, a master's or a slave's directory, to *target*, an empty one that is locked. Durable and verified
     on return; until then *target* is refused by everything but another back-up. Changes nothing in *source*.

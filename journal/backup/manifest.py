@@ -7,6 +7,7 @@ import msgspec
 
 from journal.checksum import crc32
 from journal.errors import InvalidContent
+from journal.records.header import Natural
 from journal.wal.segments import JournalIdentity
 
 FORMAT: Final = 1
@@ -14,8 +15,7 @@ FILES_MAX: Final = 1_000_000
 # No other name goes into a path that is read or written.
 FILE_NAME: Final = re.compile(r"\d{20}\.journal|checkpoint\.\d{1,18}", re.ASCII)
 
-Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Text = Annotated[str, msgspec.Meta(max_length=4096)]
+_Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class BackupFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,10 +33,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     format: Natural
-    version: Text
-    cluster: Text
+    version: _Text
+    cluster: _Text
     broker_id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-    source: Text
+    source: _Text
     time_ms: Natural
     last_ms: Natural
     start: Natural

@@ -2,7 +2,7 @@
 
 import struct
 from enum import IntEnum
-from typing import NewType
+from typing import Annotated, NewType
 
 import msgspec
 
@@ -10,6 +10,7 @@ from journal.checksum import crc32
 
 Lsn = NewType("Lsn", int)  # byte position in one broker's journal since its birth
 Offset = NewType("Offset", int)  # byte position in one partition since its birth, message frames only
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # in files and on links
 
 # crc, kind, flags, zero, meta bytes, body bytes, body crc, epoch, incarnation, zero, lsn, durable lsn, ms
 _HEADER = struct.Struct("<IBBHIIIIIIQQQ")

@@ -18,7 +18,7 @@ from journal.checksum import crc32
 from journal.errors import InvalidContent, StorageFailed
 from journal.records.epoch_history import WriterEpoch
 from journal.records.extents import Extent
-from journal.records.header import Lsn, Offset
+from journal.records.header import Lsn, Natural, Offset
 from journal.records.heuristics import HeuristicDecision, HeuristicEnd
 from journal.records.ledger import Finding
 from journal.records.outcomes import FinishedBranch
@@ -27,7 +27,7 @@ from journal.records.record import NO_BRANCH, PartitionName
 from journal.records.states import BranchState
 from journal.records.topic_changes import TopicChange
 from journal.records.xid import XaKey, parse_key
-from journal.state.extent_entries import ENTRIES_AT_ONCE, ExtentEntries, ExtentEntry, Natural, extent_entries
+from journal.state.extent_entries import ENTRIES_AT_ONCE, ExtentEntries, ExtentEntry, extent_entries
 from journal.state.journal_state import Branch, JournalState, OffsetRange, UnresolvedLoss
 from journal.wal.storage import Storage
 

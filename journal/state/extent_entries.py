@@ -6,15 +6,15 @@ the writing: made all at once, they would block the loop and take four times the
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Annotated, Final, cast
+from typing import Final, cast
 
 import msgspec
 
 from journal.records.extents import ExtentList
+from journal.records.header import Natural
 from journal.records.record import PartitionName
 
 ENTRIES_AT_ONCE: Final = 1_000  # entries: a fraction of a millisecond
-Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ExtentEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):

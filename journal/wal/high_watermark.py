@@ -20,7 +20,7 @@ class Yield:
 
 
 YIELD = Yield()
-Action = Callable[..., Yield | None]
+WatermarkAction = Callable[..., Yield | None]
 
 
 class HighWatermark:
@@ -34,13 +34,13 @@ class HighWatermark:
 
     def __init__(self, acknowledged: Lsn) -> None:
         self.acknowledged = acknowledged  # first byte that is not acknowledged
-        self._waiting: deque[tuple[int, Action, tuple[Any, ...]]] = deque()
+        self._waiting: deque[tuple[int, WatermarkAction, tuple[Any, ...]]] = deque()
         self._failure: StorageFailed | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def run_after(self, lsn: int, action: Action, *arguments: Any) -> None:
+    def run_after(self, lsn: int, action: WatermarkAction, *arguments: Any) -> None:
         """Call *action* once every byte below *lsn* is acknowledged: at once if it is.
 
         Actions run in the order in which they were queued, whatever their LSNs: a reply never overtakes one that was
@@ -64,7 +64,7 @@ class HighWatermark:
             raise self._failure
         return True
 
-    def _run(self, lsn: int, action: Action, arguments: tuple[Any, ...]) -> Yield | None:
+    def _run(self, lsn: int, action: WatermarkAction, arguments: tuple[Any, ...]) -> Yield | None:
         if self._failure is not None:
             raise self._failure
         try:

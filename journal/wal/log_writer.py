@@ -27,10 +27,10 @@ from journal.wal.writer_state import CLOSED, LOOP_WRITES, NEXT, WAKES_THREAD, E,
 # Limit of one write. Below, fsync dominates; above, requests wait for all bytes, then all replies leave at once:
 # producer, loop and disk alternate instead of working in parallel.
 BATCH_BYTES_MAX = 2 * 1024 * 1024
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 
 
-class LogWriter(ABC, Generic[Item]):
+class LogWriter(ABC, Generic[_Item]):
     """Writes to *segments* from *end* on. Subclasses define the item type and its writing."""
 
     batch_bytes_max = BATCH_BYTES_MAX
@@ -58,7 +58,7 @@ class LogWriter(ABC, Generic[Item]):
         self._loop_hooks = loop_hooks
         self._inline_policy = InlinePolicy()
         self._state = S.IDLE  # under the lock
-        self._queue: list[Item] = []
+        self._queue: list[_Item] = []
         self._must_sync = False  # an fsync of all that is queued was requested; under the lock
         self._lock = threading.Lock()
         # The writer blocks on this lock, which is released to wake it: a condition costs both threads several times as
@@ -99,7 +99,7 @@ class LogWriter(ABC, Generic[Item]):
                 self._enter(E.END_INLINE)
         self._loop_hooks.progress()
 
-    def _commit_inline(self, batch: list[Item]) -> None:
+    def _commit_inline(self, batch: list[_Item]) -> None:
         assert self._loop_hooks is not None
         self._write(batch)
         if self.notifies_written:
@@ -204,7 +204,7 @@ class LogWriter(ABC, Generic[Item]):
                 self._background.request(self._dirty, self.written)
                 self._dirty = None
 
-    def _wait_for_batch(self) -> tuple[list[Item], bool]:
+    def _wait_for_batch(self) -> tuple[list[_Item], bool]:
         """Return the next batch, and whether it must be fsynced."""
         called = True
         while True:
@@ -219,7 +219,7 @@ class LogWriter(ABC, Generic[Item]):
             is_sync_due = self.mode.interval_ms > 0 and self.flushed < self.written
             called = self._wake_up.acquire(timeout=self.mode.interval_ms / 1000 if is_sync_due else -1)
 
-    def _next_batch(self, *, is_sync_due: bool) -> tuple[list[Item], bool]:
+    def _next_batch(self, *, is_sync_due: bool) -> tuple[list[_Item], bool]:
         """Take a batch of what is queued now; under the lock. Returns the same as `_wait_for_batch`."""
         batch, size = self._queue, self.queued_bytes
         if size > self.batch_bytes_max:
@@ -237,12 +237,12 @@ class LogWriter(ABC, Generic[Item]):
         return batch, is_sync_due
 
     @abstractmethod
-    def _split(self, queue: list[Item]) -> tuple[list[Item], int]:
+    def _split(self, queue: list[_Item]) -> tuple[list[_Item], int]:
         """Return the front of a queue of more than `batch_bytes_max` as one batch, and its bytes as counted in
         `queued_bytes`."""
 
     @abstractmethod
-    def _write(self, batch: list[Item]) -> None:
+    def _write(self, batch: list[_Item]) -> None:
         """Write *batch* to its segments, and move `written`."""
 
     def _write_buffers(self, file: StorageFile, position: int, buffers: Sequence[Buffer]) -> None:

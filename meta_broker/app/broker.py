@@ -42,9 +42,9 @@ GARBAGE_THRESHOLDS = (2_000, 10, 200)
 
 STOP_POLL_S = 0.1  # between two checks of what a stop waits for
 
-Change = LostTail | Resync  # of a directory, made while it is closed
+RoleChange = LostTail | Resync  # of a directory, made while it is closed
 # Ends an open broker: None, on request; a change, after which it is opened again; or an error.
-Ending = asyncio.Future[Change | None]
+Ending = asyncio.Future[RoleChange | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Start:
     server: Server
     url: BrokerUrl
     membership: Membership | None  # None: there is no ZooKeeper
-    end: Callable[[Change | Exception | None], None]  # only the first call counts
+    end: Callable[[RoleChange | Exception | None], None]  # only the first call counts
 
 
 class Role(ABC):
@@ -87,7 +87,7 @@ class Role(ABC):
         """Finish what `tick` has begun."""
 
     @abstractmethod
-    async def apply(self, change: Change, *, is_stopping: bool) -> None:
+    async def apply(self, change: RoleChange, *, is_stopping: bool) -> None:
         """Change the closed directory."""
 
 
@@ -136,7 +136,7 @@ class Broker:
                 if self._is_stop_requested:
                     return
 
-    async def _open(self, loop: asyncio.AbstractEventLoop, on_ready: Callable[[str], None]) -> Change | None:
+    async def _open(self, loop: asyncio.AbstractEventLoop, on_ready: Callable[[str], None]) -> RoleChange | None:
         """Serve until told to stop; return the change to make before the next opening, None to end."""
         role, config = self._role, self._role.config
         ending: Ending = loop.create_future()
@@ -213,7 +213,7 @@ class Broker:
 
     # -- ending -----------------------------------------------------------------------------------------------
 
-    def _end(self, ending: Ending, why: Change | Exception | None) -> None:
+    def _end(self, ending: Ending, why: RoleChange | Exception | None) -> None:
         """End `serve`, with an error or without. Only the first call counts; a second one hurries it."""
         if ending.done():
             self._stop_now.set()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from journal.errors import StorageFailed
 from journal.records.epoch_history import WriterEpoch
 from journal.state.recovery import Recovered
-from meta_broker.app.broker import Change, Role, Start, closing, tune_garbage_collector
+from meta_broker.app.broker import Role, RoleChange, Start, closing, tune_garbage_collector
 from meta_broker.app.in_doubt_at_stop import log_in_doubt
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.position_report import PositionReport
@@ -178,7 +178,7 @@ class MasterRole(Role):
     async def finish(self) -> None:
         await self._relocation.finish()
 
-    async def apply(self, change: Change, *, is_stopping: bool) -> None:
+    async def apply(self, change: RoleChange, *, is_stopping: bool) -> None:
         """Restore a lost tail, also before a stop: the next start might not find the slave that has it."""
         del is_stopping
         assert isinstance(change, LostTail)

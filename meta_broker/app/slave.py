@@ -16,7 +16,7 @@ from journal.state.wall_clock import wall_clock_ms
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage
-from meta_broker.app.broker import Change, Role, Start, closing, tune_garbage_collector
+from meta_broker.app.broker import Role, RoleChange, Start, closing, tune_garbage_collector
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.registration_task import NotRegistered, RegistrationTask
 from meta_broker.cluster.topic_announcer import TopicAnnouncer
@@ -111,7 +111,7 @@ class SlaveRole(Role):
 
     async def finish(self) -> None: ...
 
-    async def apply(self, change: Change, *, is_stopping: bool) -> None:
+    async def apply(self, change: RoleChange, *, is_stopping: bool) -> None:
         """Truncate the copy, or start it over; not before a stop: the next start ends the same way."""
         assert isinstance(change, Resync)
         if not is_stopping:

@@ -21,7 +21,7 @@ from meta_broker.app.roles import run
 from meta_broker.app.service_manager import READY, notify
 from meta_broker.app.supervisor import Supervisor, configs
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
-from meta_broker.config.broker_section import Role
+from meta_broker.config.broker_section import RoleName
 from meta_broker.config.loading import load
 from meta_broker.errors import CannotListen, ConfigError
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
@@ -95,7 +95,7 @@ def broker(
     context: click.Context,
     data: Path,
     broker_id: int,
-    role: Role | None,
+    role: RoleName | None,
     slave_id: int | None,
     master: str | None,
     processes: int,

@@ -11,7 +11,7 @@ import click
 from meta_broker.selftest.disk_test import DiskReport, SyncTimes, measure_disk
 from meta_broker.selftest.judging import PARALLEL, Expectation, Grade, SelfTestFinding, expect, judge
 from meta_broker.selftest.machine import MachineReport, WallClock, read_machine
-from meta_client.operations.seconds import Seconds
+from meta_client.operations.option_types import Seconds
 from meta_client.operations.text import printable
 
 UNFIT: Final = 1  # exit status: something is bad, or unknown

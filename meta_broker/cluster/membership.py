@@ -20,7 +20,7 @@ from meta_broker.cluster.registration_plan import (
     CheckNode,
     Register,
     RegistrationPlan,
-    Step,
+    RegistrationStep,
     WriteChecksum,
     WriteInSync,
     WritePosition,
@@ -297,7 +297,7 @@ class Membership:
             return True
         return False
 
-    def _attempt(self, step: Step) -> None:
+    def _attempt(self, step: RegistrationStep) -> None:
         """Take *step*. Raises BrokerIdTaken, Superseded."""
         registration = self._registration
         assert registration is not None

@@ -72,7 +72,7 @@ class WriteTopics:
     topics: Mapping[str, TopicRegistration | None]
 
 
-Step = Register | WriteInSync | CheckNode | WritePosition | WriteChecksum | WriteTopics
+RegistrationStep = Register | WriteInSync | CheckNode | WritePosition | WriteChecksum | WriteTopics
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class RegistrationPlan:
         self._topics: dict[str, TopicRegistration | None] = {}  # desired; None: to be deleted
         self._pending: dict[str, None] = {}  # topics to be written, oldest first
         self._failed: dict[str, _Retry] = {}  # topics that failed by themselves
-        self._due_at: dict[type[Step], float] = {}  # steps that failed
+        self._due_at: dict[type[RegistrationStep], float] = {}  # steps that failed
 
     # -- events -----------------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class RegistrationPlan:
 
     # -- steps ------------------------------------------------------------------------------------------------
 
-    def next(self, now: float) -> Step | None:
+    def next(self, now: float) -> RegistrationStep | None:
         """Return the step to take now; None: wait for an event, or for `wait_s`. Call `done` or `failed` after
         taking it.
         """
@@ -166,7 +166,7 @@ class RegistrationPlan:
 
     # -- results ----------------------------------------------------------------------------------------------
 
-    def done(self, step: Step, now: float, failed: Collection[str] = ()) -> None:
+    def done(self, step: RegistrationStep, now: float, failed: Collection[str] = ()) -> None:
         """Record that *step* was taken; of its topics, *failed* could not be written."""
         self._due_at.pop(type(step), None)
         match step:
@@ -194,7 +194,7 @@ class RegistrationPlan:
                     if registration is None:
                         del self._topics[topic]
 
-    def failed(self, step: Step, now: float) -> None:
+    def failed(self, step: RegistrationStep, now: float) -> None:
         """Record that *step* failed as a whole."""
         self._due_at[type(step)] = now + RETRY_S
 
@@ -221,7 +221,7 @@ class RegistrationPlan:
     def _is_registered(self) -> bool:
         return self._registered_epoch >= self._session_epoch
 
-    def _is_due(self, step: type[Step], now: float) -> bool:
+    def _is_due(self, step: type[RegistrationStep], now: float) -> bool:
         return self._due_at.get(step, now) <= now
 
     def _next_topics(self, now: float) -> list[str]:

@@ -13,7 +13,7 @@ from meta_broker.access.quota import UNLIMITED, Quota
 from meta_broker.access.rules import Principals
 from meta_broker.config.access_section import AccessSection
 from meta_broker.config.admin_section import AdminSection
-from meta_broker.config.broker_section import BrokerSection, Role
+from meta_broker.config.broker_section import BrokerSection, RoleName
 from meta_broker.config.replication_section import ReplicationSection
 from meta_broker.config.retention_section import RetentionSection
 from meta_broker.config.slave_section import SlaveSection
@@ -55,7 +55,7 @@ class BrokerConfig:
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
     filters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by topic, then by group; see filters/
     flush: FlushMode = SYNC
-    role: Role = "master"
+    role: RoleName = "master"
     slave: SlaveSection = field(default_factory=SlaveSection)
     admin: AdminSection = field(default_factory=AdminSection)
     tls: TlsSection = field(default_factory=TlsSection)

@@ -14,7 +14,7 @@ from meta_client.protocol.messages import HEADER_BYTES
 KIB = 1024
 MIB = 1024 * KIB
 
-Role = Literal["master", "slave"]  # a slave follows the master of its broker id
+RoleName = Literal["master", "slave"]  # a slave follows the master of its broker id
 
 _BYTES_MAX = 1 << 40  # of sizes that are only counted: fits the system's counters
 SECONDS_MAX = 1e9
@@ -56,7 +56,7 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """`[broker]`. Bytes and times carry their unit in the name."""
 
     cluster: str = "metaq"
-    role: Role = "master"  # as --role
+    role: RoleName = "master"  # as --role
     host: str = "127.0.0.1"  # address to listen on; elsewhere than on this machine only with authentication
     insecure: bool = False  # listen elsewhere without authentication: something else decides who may connect
     advertised_host: str | None = None  # host registered in ZooKeeper for clients; None: `host`

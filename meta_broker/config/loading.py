@@ -13,7 +13,7 @@ from meta_broker.access.quota import UNLIMITED, Quota, check_quota
 from meta_broker.config.access_section import AccessSection, check_access
 from meta_broker.config.admin_section import AdminSection, check_admin
 from meta_broker.config.broker_config import BROKER_ID_MAX, PARTITIONS_MAX, BrokerConfig, TopicConfig
-from meta_broker.config.broker_section import BrokerSection, Role, check_hosts, check_range, check_section
+from meta_broker.config.broker_section import BrokerSection, RoleName, check_hosts, check_range, check_section
 from meta_broker.config.exposure import check_exposure
 from meta_broker.config.replication_section import REPLICATION_RANGES, ReplicationSection, why_not
 from meta_broker.config.retention_section import RetentionSection, check_retention
@@ -50,7 +50,7 @@ def load(
     port: int,
     zookeeper: str | None = None,
     flush: str | None = None,
-    role: Role | None = None,
+    role: RoleName | None = None,
     slave_id: int | None = None,
     master: str | None = None,
     admin_port: int | None = None,

@@ -15,12 +15,12 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from meta_broker.demo.environment import running_environment
 from meta_broker.demo.generator import INVOICES, write_orders
 from meta_broker.demo.kills import INVOICES_MIN
 from meta_broker.demo.orders import Invoice, read_invoices
 from meta_broker.demo.report import RunReport
-from meta_broker.demo.show import DemoRun
-from meta_broker.demo.stage import staged
+from meta_broker.demo.run import DemoRun
 from meta_broker.demo.verdict import judge
 from meta_client.cli.main import Failure
 from meta_client.protocol.integers import INT64_MAX
@@ -83,7 +83,7 @@ def demo(
             given = read_invoices(paths)
         on_status, on_progress = stack.enter_context(_watching(console, given))
         on_status("starting ZooKeeper, PostgreSQL and the broker")
-        show = DemoRun(stack.enter_context(staged(directory, paths)), given, on_status, on_progress)
+        show = DemoRun(stack.enter_context(running_environment(directory, paths)), given, on_status, on_progress)
         show.perform(random.Random(seed))  # noqa: S311 - repeatable is the point
         evidence = show.gather()
     report = RunReport(judge(evidence), show.kills, show.rolled_back, evidence.audit, seed, time.monotonic() - started)

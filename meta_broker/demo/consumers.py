@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from meta_broker.demo import talk
+from meta_broker.demo import child_lines
 from meta_broker.demo.messages import LINES_TOPIC, LineMessage, decode
 from meta_broker.demo.schema import ADD_ORPHANS, ADD_REVENUE
 from meta_client import Batch, Client
@@ -48,8 +48,8 @@ class Summing:
 
 
 def main() -> None:
-    """Consume until the stage ends the input, or is gone."""
-    start = talk.begun()
+    """Consume until the environment ends the input, or is gone."""
+    start = child_lines.begun()
     summing = Summing(start.dsn)
     with ExitStack() as stack:
         for _ in range(start.consumers):
@@ -58,8 +58,8 @@ def main() -> None:
             consumer.subscribe(LINES_TOPIC, summing.on_batch)
             stack.callback(consumer.close)
             consumer.start()
-        talk.listen(lambda order: None)
-    talk.tell(talk.Finished())
+        child_lines.listen(lambda order: None)
+    child_lines.tell(child_lines.Finished())
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from meta_broker.demo.stage import Stage
-from meta_broker.demo.talk import RecoveryDone, Trapped, Work
+from meta_broker.demo.child_lines import RecoveryDone, Trapped, Work
+from meta_broker.demo.environment import Environment
 from meta_client.coordinator import TwoPhaseStep
 from meta_client.coordinator.recovery_policy import Action
 
@@ -38,7 +38,7 @@ class Appointment(NamedTuple):
     invoices: int
     until: int
     title: str
-    kill: Callable[[Stage, random.Random, int], Kill]
+    kill: Callable[[Environment, random.Random, int], Kill]
 
 
 def appointments(invoices: int, dice: random.Random) -> list[Appointment]:
@@ -55,37 +55,37 @@ def appointments(invoices: int, dice: random.Random) -> list[Appointment]:
     ]
 
 
-def kill_broker_anywhere(stage: Stage, dice: random.Random, until: int) -> Kill:
+def kill_broker_anywhere(environment: Environment, dice: random.Random, until: int) -> Kill:
     """Kill the broker at a random moment of the four threads' work."""
-    stage.producers.send(Work(until))
+    environment.producers.send(Work(until))
     time.sleep(dice.uniform(0, 0.05))
     started = time.monotonic()
-    stage.broker.kill()
-    done, _ = stage.progress()
-    stage.broker.start()
+    environment.broker.kill()
+    done, _ = environment.progress()
+    environment.broker.start()
     return Kill("broker, at a random moment", f"{done} invoices were done", time.monotonic() - started)
 
 
-def kill_broker_before_commit(stage: Stage, dice: random.Random, until: int) -> Kill:
+def kill_broker_before_commit(environment: Environment, dice: random.Random, until: int) -> Kill:
     """Kill the broker once the database has committed and the broker has only prepared: only its log knows the
     transaction.
     """
     del dice
     title = "broker, between a prepare and its commit"
-    stage.producers.send(Work(until, [TwoPhaseStep.COMMITTED_DATABASE.name]))
-    held = stage.producers.wait_for(Trapped, TRAP_TIMEOUT_S).transaction
+    environment.producers.send(Work(until, [TwoPhaseStep.COMMITTED_DATABASE.name]))
+    held = environment.producers.wait_for(Trapped, TRAP_TIMEOUT_S).transaction
     started = time.monotonic()
-    stage.broker.kill()
-    stage.broker.start()
+    environment.broker.kill()
+    environment.broker.start()
     seconds = time.monotonic() - started
-    in_database, on_broker = stage.in_doubt_in_database(), stage.in_doubt_on_broker()
-    stage.producers.send(Work(until))
+    in_database, on_broker = environment.in_doubt_in_database(), environment.in_doubt_on_broker()
+    environment.producers.send(Work(until))
     if held in in_database or held not in on_broker:
         return Kill(title, "", seconds, f"{held} was held, prepared are {in_database} and {on_broker}")
     return Kill(title, f"{held}: committed in the database, still prepared on the broker after its restart", seconds)
 
 
-def kill_producers_before_commit(stage: Stage, dice: random.Random, until: int) -> Kill:
+def kill_producers_before_commit(environment: Environment, dice: random.Random, until: int) -> Kill:
     """Kill the producers with two transactions held, just before and just after the decision, which recovery must
     end differently.
     """
@@ -95,13 +95,14 @@ def kill_producers_before_commit(stage: Stage, dice: random.Random, until: int) 
         TwoPhaseStep.PREPARED_DATABASE.name: Action.ROLL_BACK.name,
         TwoPhaseStep.DECIDED.name: Action.COMMIT.name,
     }
-    stage.producers.send(Work(until, [*expected_by_step]))
-    held = {it.step: it.transaction for it in (stage.producers.wait_for(Trapped, TRAP_TIMEOUT_S) for _ in range(2))}
+    environment.producers.send(Work(until, [*expected_by_step]))
+    trapped = [environment.producers.wait_for(Trapped, TRAP_TIMEOUT_S) for _ in range(2)]
+    held = {it.step: it.transaction for it in trapped}
     started = time.monotonic()
-    stage.producers.kill()
-    prepared = stage.in_doubt_in_database() & stage.in_doubt_on_broker()
-    stage.start_producers(until)
-    actions = stage.producers.wait_for(RecoveryDone, RECOVERY_TIMEOUT_S).actions
+    environment.producers.kill()
+    prepared = environment.in_doubt_in_database() & environment.in_doubt_on_broker()
+    environment.start_producers(until)
+    actions = environment.producers.wait_for(RecoveryDone, RECOVERY_TIMEOUT_S).actions
     seconds = time.monotonic() - started
     expected = {transaction: expected_by_step[step] for step, transaction in held.items()}
     if len(expected) < len(expected_by_step) or not prepared >= {*expected} or not actions.items() >= expected.items():

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from journal.records.xid import Xid
-from meta_broker.demo import talk
+from meta_broker.demo import child_lines
 from meta_broker.demo.messages import INVOICES_TOPIC, LINES_TOPIC, encode, invoice_message, line_messages
 from meta_broker.demo.orders import Invoice, read_invoices
 from meta_broker.demo.schema import INSERT_INVOICE, INSERT_LINE, INVOICE_NUMBERS
@@ -34,7 +34,7 @@ RECOVERY_ATTEMPTS = 200  # some minutes with the waits between them: a broker ma
 
 log = logging.getLogger(__name__)
 
-Connection = psycopg.Connection[Any]
+_Connection = psycopg.Connection[Any]
 
 
 class Hold:
@@ -50,7 +50,7 @@ class Hold:
         self._steps: set[str] = set()
         self._orders = 0
 
-    def obey(self, order: talk.Work) -> None:
+    def obey(self, order: child_lines.Work) -> None:
         """Set the limit and the steps; release every held transaction."""
         with self._changed:
             self._limit, self._steps = order.limit, set(order.steps)
@@ -75,7 +75,7 @@ class Hold:
                 self._changed.wait_for(lambda: self._orders != orders)
 
 
-def send(connection: Connection, coordinator: Coordinator, producer: Producer, invoice: Invoice) -> None:
+def send(connection: _Connection, coordinator: Coordinator, producer: Producer, invoice: Invoice) -> None:
     """Insert and send one invoice, in one transaction."""
     with coordinator.transaction(connection, producer, topics=TOPICS):
         connection.execute(INSERT_INVOICE, (invoice.number, invoice.dated, invoice.customer, invoice.country))
@@ -103,7 +103,7 @@ def send_all(
                 except (MetaError, ZooKeeperError, psycopg.OperationalError) as error:
                     # Both sides are rolled back in any case: the invoice is in neither, so try again.
                     log.info("invoice rolled back number=%s error=%s", invoice.number, error)
-                    talk.tell(talk.RolledBack())
+                    child_lines.tell(child_lines.RolledBack())
                 threading.Event().wait(wait_s)
                 if connection.closed:
                     connection = psycopg.connect(dsn)
@@ -128,7 +128,7 @@ def recover(coordinator: Coordinator, dsn: str, client: Client) -> dict[str, str
     raise MetaError(f"recovery is not done after {RECOVERY_ATTEMPTS} attempts: see the log above for what is away")
 
 
-def work(start: talk.Begin, coordinator: Coordinator, client: Client, hold: Hold) -> None:
+def work(start: child_lines.Begin, coordinator: Coordinator, client: Client, hold: Hold) -> None:
     """Send what the database lacks, on all threads. Raises the error that ended a thread early."""
     with psycopg.connect(start.dsn) as connection:
         done = {number for (number,) in connection.execute(INVOICE_NUMBERS)}
@@ -146,17 +146,17 @@ def work(start: talk.Begin, coordinator: Coordinator, client: Client, hold: Hold
 
 
 def main() -> None:
-    """Follow the stage's orders. Ends when all is sent, or by a signal."""
-    start = talk.begun()
-    hold = Hold(start.limit, lambda step, xid: talk.tell(talk.Trapped(step.name, xid.gtrid.decode())))
+    """Follow the environment's orders. Ends when all is sent, or by a signal."""
+    start = child_lines.begun()
+    hold = Hold(start.limit, lambda step, xid: child_lines.tell(child_lines.Trapped(step.name, xid.gtrid.decode())))
     with (
         Client(start.zookeeper) as client,
         Coordinator.open(start.decisions, QUALIFIER, observer=hold.observe) as coordinator,
     ):
-        talk.tell(talk.RecoveryDone(recover(coordinator, start.dsn, client)))
-        threading.Thread(target=talk.listen, args=(hold.obey,), name="orders", daemon=True).start()
+        child_lines.tell(child_lines.RecoveryDone(recover(coordinator, start.dsn, client)))
+        threading.Thread(target=child_lines.listen, args=(hold.obey,), name="orders", daemon=True).start()
         work(start, coordinator, client, hold)
-        talk.tell(talk.Finished())
+        child_lines.tell(child_lines.Finished())
 
 
 if __name__ == "__main__":

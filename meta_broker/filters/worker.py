@@ -19,22 +19,22 @@ from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import Message, iter_frames
 
 GROUP = "metaq.filters"
-Accept = Callable[[str, Message], object]
+FilterFunction = Callable[[str, Message], object]
 
 
-def load(name: str) -> Accept:
+def load(name: str) -> FilterFunction:
     """Load the filter *name*. Raises LookupError if there is none, and whatever its own code raises."""
     found = list(entry_points(group=GROUP, name=name))
     if not found:
         raise LookupError(f"no installed package has an entry point {name!r} in the group {GROUP}")
     loaded = found[0].load()
-    accept: Accept = loaded().accept if isinstance(loaded, type) else loaded
+    accept: FilterFunction = loaded().accept if isinstance(loaded, type) else loaded
     if not callable(accept):
         raise TypeError(f"{found[0].value} is neither a function accept(group, message) nor a class with one")
     return accept
 
 
-def evaluate(accept: Accept, group: str, chunk: bytes) -> tuple[list[tuple[int, bool]], str]:
+def evaluate(accept: FilterFunction, group: str, chunk: bytes) -> tuple[list[tuple[int, bool]], str]:
     """Return end and verdict of every whole message of *chunk*, and the filter's last exception.
 
     A message at which it raises is rejected (spec 4.8); an unreadable one is accepted: its reader reports why.

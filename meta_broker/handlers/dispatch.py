@@ -24,7 +24,7 @@ from meta_broker.handlers.stats import StatsHandler
 from meta_broker.handlers.topic import TopicHandler
 from meta_broker.handlers.traced import TRACED, WriteTraces
 from meta_broker.handlers.transaction import TransactionHandler
-from meta_broker.handlers.writes import Write, WriteReplies
+from meta_broker.handlers.writes import WriteReplies, WriteRequest
 from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_broker.store.key_indexer import KeyIndexer
 from meta_client.protocol.encoder import encode_result
@@ -126,7 +126,7 @@ class Dispatcher:
         }
         if (slave := context.slave) is not None:
             handlers |= {read: _when_readable(handlers[read], slave) for read in _READS}
-            handlers |= dict.fromkeys(get_args(Write), SlaveWrites(context, slave).handle)
+            handlers |= dict.fromkeys(get_args(WriteRequest), SlaveWrites(context, slave).handle)
         else:
             replies = self._replies = WriteReplies(context)
             put = PutHandler(context, replies).handle

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from journal.records.record import PartitionName
 from meta_broker.handlers.context import Context, Peer, WaitingFetch
 from meta_broker.handlers.get import bad_size, closed, missed, outside, unknown_partition, visible_index
-from meta_broker.handlers.message_reader import Answer, MessageReader, answer_line
+from meta_broker.handlers.message_reader import MessageReader, ReadAnswer, answer_line
 from meta_broker.handlers.owners import Owned, OwnerEpochs
 from meta_broker.handlers.realtime import Statistic
 from meta_broker.handlers.waiting import WaitingFetches
@@ -61,11 +61,11 @@ class FetchHandler:
     def _answer(self, fetch: Fetch, peer: Peer) -> None:
         self._reading.answer(fetch, peer, functools.partial(self._look_up, fetch))
 
-    def _look_up(self, fetch: Fetch) -> Answer:
+    def _look_up(self, fetch: Fetch) -> ReadAnswer:
         """Return the answer at this moment, and count it: it is looked up again if this raises IndexCold or
         ArchiveCold."""
         index = visible_index(self._context, _name(fetch))
-        answer: Answer | None = self._rejection(fetch, index)
+        answer: ReadAnswer | None = self._rejection(fetch, index)
         if answer is None:
             if index is None or fetch.offset == index.end:
                 answer = answer_line(self._context, fetch, 0, fetch.offset)

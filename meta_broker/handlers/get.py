@@ -4,7 +4,7 @@ import functools
 
 from journal.records.record import PartitionName
 from meta_broker.handlers.context import Context, Peer
-from meta_broker.handlers.message_reader import Answer, MessageReader
+from meta_broker.handlers.message_reader import MessageReader, ReadAnswer
 from meta_broker.handlers.realtime import Statistic
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.answers import PartitionOffsets, format_offset_range
@@ -32,11 +32,11 @@ class GetHandler:
     def handle_offsets(self, query: Offsets, peer: Peer) -> None:
         self._reading.answer(query, peer, functools.partial(self._look_up_offsets, query))
 
-    def _look_up(self, get: Get) -> Answer:
+    def _look_up(self, get: Get) -> ReadAnswer:
         context = self._context
         name = PartitionName(get.topic, get.partition)
         index = visible_index(context, name)
-        answer: Answer
+        answer: ReadAnswer
         is_valid = True
         if context.topics.is_closed(get.topic, get.partition):
             answer = closed(context, get)
@@ -54,7 +54,7 @@ class GetHandler:
         context.count(Statistic.GET, get.topic)
         return answer
 
-    def _look_up_offset(self, query: OffsetQuery) -> Answer:
+    def _look_up_offset(self, query: OffsetQuery) -> ReadAnswer:
         name = PartitionName(query.topic, query.partition)
         index = visible_index(self._context, name)
         if index is None:
@@ -67,7 +67,7 @@ class GetHandler:
         self._count(query)
         return answer
 
-    def _look_up_offsets(self, query: Offsets) -> Answer:
+    def _look_up_offsets(self, query: Offsets) -> ReadAnswer:
         name = PartitionName(query.topic, query.partition)
         index = visible_index(self._context, name)
         if index is not None:

@@ -58,8 +58,8 @@ class ToFilter(msgspec.Struct, frozen=True):
     log: PartitionIndex  # the partition's own
 
 
-Answer = bytes | Messages | ToFilter
-LookUp = Callable[[], Answer]
+ReadAnswer = bytes | Messages | ToFilter
+LookUp = Callable[[], ReadAnswer]
 
 
 class MessageReader:
@@ -94,7 +94,7 @@ class MessageReader:
             return index
         return tier.index_at(name, index, offset) if tier is not None and offset < index.start else None
 
-    def messages(self, request: Get | Fetch, index: PartitionIndex, log: PartitionIndex) -> Answer:
+    def messages(self, request: Get | Fetch, index: PartitionIndex, log: PartitionIndex) -> ReadAnswer:
         """Look up the messages at the offset of *request*, which *index* has: *log*, the partition's own, or an
         archived one.
 
@@ -146,7 +146,7 @@ class MessageReader:
             self._by_peer[peer] = task = asyncio.get_running_loop().create_task(answering)
             task.add_done_callback(raise_task_error)
 
-    def _send(self, request: IndexRequest, peer: Peer, look_up: LookUp, found: Answer) -> bool:
+    def _send(self, request: IndexRequest, peer: Peer, look_up: LookUp, found: ReadAnswer) -> bool:
         """Answer with *found*; False: it has to be read from the disk first."""
         if isinstance(found, bytes):
             peer.send(found)
@@ -161,7 +161,7 @@ class MessageReader:
         return True
 
     async def _answer_paused(
-        self, request: IndexRequest, peer: Peer, look_up: LookUp, found: Answer | None, began: float
+        self, request: IndexRequest, peer: Peer, look_up: LookUp, found: ReadAnswer | None, began: float
     ) -> None:
         """Answer *request*, for which *peer* is paused, then resume; *found* None: its index is to be loaded."""
         times = self._context.times

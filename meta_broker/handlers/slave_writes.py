@@ -2,7 +2,7 @@
 
 from journal.records.states import XaCode
 from meta_broker.handlers.context import Context, Peer
-from meta_broker.handlers.writes import Write
+from meta_broker.handlers.writes import WriteRequest
 from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import MultiPut, Put, TransactionCommand, TransactionVerb
@@ -17,7 +17,7 @@ class SlaveWrites:
         self._context = context
         self._slave = slave
 
-    def handle(self, request: Write, peer: Peer) -> None:
+    def handle(self, request: WriteRequest, peer: Peer) -> None:
         text = self._text()
         match request:
             case TransactionCommand(verb=TransactionVerb.END):

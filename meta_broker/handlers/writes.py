@@ -27,13 +27,13 @@ from meta_client.protocol.requests import (
 from meta_client.protocol.status import Status
 from meta_client.protocol.xa import format_xa_failure
 
-Write = Put | MultiPut | Sync | TransactionCommand | TopicCommand | BranchCommand
+WriteRequest = Put | MultiPut | Sync | TransactionCommand | TopicCommand | BranchCommand
 
 
 class WaitingReply(msgspec.Struct, eq=False):
     """The reply to a write in mode sync. It is sent once: acknowledged, or as too late."""
 
-    request: Write
+    request: WriteRequest
     peer: Peer
     prefix: bytes  # earlier replies, sent with this one
     offset: int | None  # of a put: where it is stored
@@ -67,7 +67,7 @@ class WriteReplies:
     def guarded(self, handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], None]:
         """Wrap a handler of writes: those that are impossible at present are refused."""
 
-        def handle_or_refuse(request: Write, peer: Peer) -> None:
+        def handle_or_refuse(request: WriteRequest, peer: Peer) -> None:
             if (refusal := self._refusal(request)) is None:
                 handle(request, peer)
             else:
@@ -75,7 +75,7 @@ class WriteReplies:
 
         return handle_or_refuse
 
-    def _refusal(self, request: Write) -> bytes | None:
+    def _refusal(self, request: WriteRequest) -> bytes | None:
         if self._sync is not None and (reason := self._sync.why_refusing()) and not _changes_nothing(request):
             return _failed(request, f"{NOTHING_DONE}: {reason}: try again later")
         # Puts report a full disk themselves; everything else may use the reserve.
@@ -84,7 +84,7 @@ class WriteReplies:
             return _failed(request, reason)
         return None
 
-    def send(self, request: Write, peer: Peer, result: AppendResult, answer: bytes, prefix: bytes = b"") -> None:
+    def send(self, request: WriteRequest, peer: Peer, result: AppendResult, answer: bytes, prefix: bytes = b"") -> None:
         """Publish *result* and send *answer* once it is acknowledged. *prefix*: earlier replies, sent with it."""
         times = self._times
         durations = times.of(request)
@@ -108,7 +108,7 @@ class WriteReplies:
         if not waiting.is_sent:
             _answer(durations, waiting.began, waiting.send, answer)
 
-    def send_after_all(self, request: Write, peer: Peer, status: Status, message: bytes = b"") -> None:
+    def send_after_all(self, request: WriteRequest, peer: Peer, status: Status, message: bytes = b"") -> None:
         """Answer once everything appended so far is acknowledged.
 
         Required for every answer that depends on a branch's state, refusals too: a crash must not undo what it says.
@@ -139,7 +139,7 @@ def _answer(durations: Histogram, began: float, send: Callable[[bytes], None], a
     send(answer)
 
 
-def _changes_nothing(request: Write) -> bool:
+def _changes_nothing(request: WriteRequest) -> bool:
     """Return whether *request* only reads, or has no answer."""
     return isinstance(request, TransactionCommand) and request.verb in (
         TransactionVerb.END,
@@ -148,7 +148,7 @@ def _changes_nothing(request: Write) -> bool:
     )
 
 
-def _failed(request: Write, reason: str, offset: int | None = None) -> bytes:
+def _failed(request: WriteRequest, reason: str, offset: int | None = None) -> bytes:
     """Return the error reply with *reason*; *offset*: where a put is stored nevertheless."""
     match request:
         case Put() | MultiPut():

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from journal.checksum import crc32
-from journal.records.header import Lsn
+from journal.records.header import Lsn, Natural
 from meta_broker.errors import BrokerError
 from meta_client.protocol.errors import RemoteProtocolError
 
@@ -31,9 +31,8 @@ VERSION: Final = 1
 # one that does not read.
 CHUNK_BYTES_MAX: Final = 256 * 1024
 
-Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
-Text = Annotated[str, msgspec.Meta(max_length=1024)]
+LinkText = Annotated[str, msgspec.Meta(max_length=1024)]
 EpochNumbers = tuple[Number, Number, Natural]  # epoch, incarnation, LSN of its first record
 
 
@@ -45,7 +44,7 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     """Slave: its identity, and what it has: bytes [start, end) of a journal written in the epochs *epoch_history*."""
 
     version: Number
-    cluster: Text
+    cluster: LinkText
     broker_id: Number
     slave_id: Number
     epoch_history: Annotated[tuple[EpochNumbers, ...], msgspec.Meta(max_length=EPOCH_HISTORY_MAX)] = msgspec.field(
@@ -54,7 +53,7 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     start: Natural
     end: Natural
     serves: bool = False  # does it answer gets and fetches?
-    product: Text = ""
+    product: LinkText = ""
 
 
 class Accept(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +68,7 @@ class Accept(msgspec.Struct, frozen=True, kw_only=True):
     proof: Number
     heartbeat_ms: Number = msgspec.field(name="beat_ms")
     silence_ms: Number
-    master: Text
+    master: LinkText
 
 
 class FullResync(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,10 +80,10 @@ class FullResync(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Number
     start: Natural
     checkpoint_bytes: Natural
-    reason: Text
+    reason: LinkText
     heartbeat_ms: Number = msgspec.field(name="beat_ms")
     silence_ms: Number
-    master: Text
+    master: LinkText
 
 
 class FetchTail(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +98,7 @@ class FetchTail(msgspec.Struct, frozen=True, kw_only=True):
     divergence_lsn: Natural = msgspec.field(name="parting")
     proof_bytes: Number
     proof: Number
-    master: Text
+    master: LinkText
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):

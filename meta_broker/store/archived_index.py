@@ -13,13 +13,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
 from journal.archive.manifest import archived_index_name
 from journal.checksum import crc32
 from journal.errors import InvalidContent, StorageFailed
+from journal.records.header import Natural
 from journal.records.record import PartitionName
 from journal.wal.file_move import sync_directory
 from journal.wal.open_file import OpenFile
@@ -35,7 +36,6 @@ FORMAT: Final = 1
 _TRAILER: Final = struct.Struct("<8sQI12x")  # magic, bytes of the table, its CRC-32
 _MAGIC: Final = b"METAQAIX"
 _TABLE_BYTES_MAX: Final = 64 * 1024 * 1024
-_Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class ArchivedRange(msgspec.Struct, frozen=True, array_like=True):
@@ -44,12 +44,12 @@ class ArchivedRange(msgspec.Struct, frozen=True, array_like=True):
 
     topic: str
     partition: int
-    first: _Natural
-    start: _Natural
-    end: _Natural
-    last_ms: _Natural
-    entries: _Natural = 0
-    crc: _Natural = 0
+    first: Natural
+    start: Natural
+    end: Natural
+    last_ms: Natural
+    entries: Natural = 0
+    crc: Natural = 0
 
     @property
     def name(self) -> PartitionName:
@@ -57,10 +57,10 @@ class ArchivedRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    format: _Natural
+    format: Natural
     cluster: str
     broker: int
-    cut: _Natural
+    cut: Natural
     partitions: list[ArchivedRange]
 
 

@@ -7,7 +7,7 @@ from journal.wal.open_journal import OpenJournal
 from journal.wal.storage_file import FileReader
 from meta_broker.store.partition_index import JournalSlice
 
-Data = TypeVar("Data", bytes, memoryview)
+_Data = TypeVar("_Data", bytes, memoryview)
 
 
 class _ReadMerging(NamedTuple):
@@ -87,7 +87,7 @@ def _bounds(span: Sequence[JournalSlice]) -> tuple[int, int]:
     return span[0].lsn, last.lsn + last.bytes
 
 
-def _pick(span: Sequence[JournalSlice], data: Data) -> Data | bytes:
+def _pick(span: Sequence[JournalSlice], data: _Data) -> _Data | bytes:
     """Cut the slices of *span* out of *data*, which begins with the first one."""
     if len(span) == 1:
         return data

@@ -7,7 +7,7 @@ from typing import Final
 from journal.checksum import crc32
 from meta_broker.store.key_block import KeyBlock
 from meta_broker.store.partition_index import StoredExtent
-from meta_broker.store.search import BYTES_MAX, FRAMES_MAX, NotAMessageStart, Read, SearchStep
+from meta_broker.store.search import BYTES_MAX, FRAMES_MAX, NotAMessageStart, ReadJournal, SearchStep
 from meta_client.protocol.answers import FoundAt
 from meta_client.protocol.limits import FIND_KEY_BYTES_MAX
 from meta_client.protocol.messages import FLAG_ATTRIBUTE, HEADER, HEADER_BYTES
@@ -20,7 +20,7 @@ _HEAD_BYTES_MAX: Final = HEADER_BYTES + _LENGTH.size + FIND_KEY_BYTES_MAX  # of 
 READ_BYTES: Final = 256 * 1024  # in one read
 
 
-def look_at(key: bytes, read: Read, places: Sequence[tuple[StoredExtent, int]], matches_max: int) -> SearchStep:
+def look_at(key: bytes, read: ReadJournal, places: Sequence[tuple[StoredExtent, int]], matches_max: int) -> SearchStep:
     """Compare the key of the messages at *places*, ascending pairs of a run and an offset in it.
 
     Raises NotAMessageStart, KeyError.
@@ -39,7 +39,7 @@ def look_at(key: bytes, read: Read, places: Sequence[tuple[StoredExtent, int]], 
     return SearchStep(next_offset, matches)
 
 
-def is_message(read: Read, run: StoredExtent, offset: int, message_id: int) -> bool:
+def is_message(read: ReadJournal, run: StoredExtent, offset: int, message_id: int) -> bool:
     """Return whether the message at *offset*, in *run*, has that id. Raises KeyError."""
     skip = offset - run.offset
     if run.bytes - skip < HEADER_BYTES:
@@ -47,7 +47,7 @@ def is_message(read: Read, run: StoredExtent, offset: int, message_id: int) -> b
     return bool(_ID.unpack_from(read(run.lsn + skip, HEADER_BYTES), _ID_AT)[0] == message_id)
 
 
-def gather(keys: KeyBlock, read: Read, extents: Sequence[StoredExtent], limit: int) -> KeyBlock:
+def gather(keys: KeyBlock, read: ReadJournal, extents: Sequence[StoredExtent], limit: int) -> KeyBlock:
     """Return *keys* extended by the messages that follow, up to *limit* and at most a piece.
 
     The first of *extents* contains the end of *keys*. Raises NotAMessageStart, KeyError.

@@ -20,7 +20,7 @@ from journal.state.checkpointed import CheckpointedState
 from journal.state.copy_marks import refuse_backup
 from journal.state.recovery import Recovered
 from journal.state.transaction_store import JournalTransactionStore
-from journal.wal.high_watermark import LSN_MAX, YIELD, Action, HighWatermark, Yield
+from journal.wal.high_watermark import LSN_MAX, YIELD, HighWatermark, WatermarkAction, Yield
 from journal.wal.inline_commit import LoopHooks
 from journal.wal.open_journal import JournalConfig, OpenJournal
 from journal.wal.segments import JournalIdentity
@@ -221,7 +221,7 @@ class MessageStore:
                 self._touched[update.name] = None
 
     def publish_when_acknowledged(
-        self, lsn: int, updates: Sequence[IndexUpdate], action: Action, *arguments: Any
+        self, lsn: int, updates: Sequence[IndexUpdate], action: WatermarkAction, *arguments: Any
     ) -> None:
         """Publish *updates* once every byte below *lsn* is acknowledged, then call *action*.
 
@@ -238,7 +238,7 @@ class MessageStore:
         return YIELD
 
     def _publish_and_call(
-        self, updates: Sequence[IndexUpdate], action: Action, arguments: tuple[Any, ...]
+        self, updates: Sequence[IndexUpdate], action: WatermarkAction, arguments: tuple[Any, ...]
     ) -> Yield | None:
         self.publish(updates)
         return action(*arguments)

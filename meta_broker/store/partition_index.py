@@ -21,7 +21,7 @@ _FIRST = _TIME = struct.Struct("<Q")
 COUNTED_ENTRIES_MAX = 32 * 1024  # in memory, by one call: half a millisecond
 RENEWED_ENTRIES_MIN = 16 * 1024  # half a mebibyte: few partitions ever drop so many
 _TIME_AT = 16
-Buffer = bytes | bytearray
+EntryBuffer = bytes | bytearray
 
 
 class JournalSlice(NamedTuple):
@@ -289,7 +289,7 @@ class PartitionIndex:
         self._tail[:0] = fresh._tail
         self._file, self.is_damaged, self._last_read, self._last_offset = EMPTY, False, 0, -1
 
-    def _entry_at(self, entry: int) -> "tuple[Buffer, int]":
+    def _entry_at(self, entry: int) -> "tuple[EntryBuffer, int]":
         """Return buffer and position of an entry. Raises IndexDamaged, IndexCold."""
         file = self._file
         if entry >= file.entries:
@@ -338,7 +338,7 @@ class PartitionIndex:
         return ENTRY.unpack_from(*self._entry_at(entry))
 
 
-def _no_earlier(entries: Buffer, time_ms: int) -> bytes:
+def _no_earlier(entries: EntryBuffer, time_ms: int) -> bytes:
     """Return *entries*, whose times ascend, with every time at least *time_ms*."""
     if not entries or _TIME.unpack_from(entries, _TIME_AT)[0] >= time_ms:
         return bytes(entries)

@@ -25,7 +25,7 @@ _ID: Final = Struct(">q")
 _ID_AT: Final = 8
 
 # LSN and size; cut at the end of the segment. Raises KeyError if it is no longer stored, StorageFailed.
-Read = Callable[[int, int], memoryview]
+ReadJournal = Callable[[int, int], memoryview]
 
 
 class NotAMessageStart(Exception):
@@ -40,7 +40,7 @@ class SearchStep(NamedTuple):
 
 
 def search_step(
-    wanted: bytes | int, read: Read, extents: Sequence[StoredExtent], offset: int, matches_max: int
+    wanted: bytes | int, read: ReadJournal, extents: Sequence[StoredExtent], offset: int, matches_max: int
 ) -> SearchStep:
     """Search *extents*, the first of which contains *offset*, for an attribute or a message id; stop after a piece.
 
@@ -82,7 +82,9 @@ def _adjacent(extents: Sequence[StoredExtent]) -> Iterator[Sequence[StoredExtent
         first = after
 
 
-def _may_hold(wanted: bytes | int, read: Read, group: Sequence[StoredExtent], offset: int) -> Iterator[StoredExtent]:
+def _may_hold(
+    wanted: bytes | int, read: ReadJournal, group: Sequence[StoredExtent], offset: int
+) -> Iterator[StoredExtent]:
     """Yield the runs of *group* that may contain *wanted*, and the one that *offset* lies inside of."""
     if group[0].offset < offset:
         yield group[0]  # raises NotAMessageStart if no message begins there
@@ -96,7 +98,7 @@ def _may_hold(wanted: bytes | int, read: Read, group: Sequence[StoredExtent], of
         yield from _holding(_pattern(wanted), read, group)
 
 
-def _holding(pattern: bytes, read: Read, group: Sequence[StoredExtent]) -> Iterator[StoredExtent]:
+def _holding(pattern: bytes, read: ReadJournal, group: Sequence[StoredExtent]) -> Iterator[StoredExtent]:
     """Yield the runs of *group* that contain the bytes *pattern*."""
     lsns = [run.lsn for run in group]
     at, end = lsns[0], lsns[-1] + group[-1].bytes

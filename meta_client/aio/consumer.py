@@ -13,7 +13,7 @@ from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.consumer import Consumer as Rules
 from meta_client.consumer.dead_letters.index import DeadLetterEntry
 from meta_client.consumer.error_policy import OnReject
-from meta_client.consumer.filtering import Accept
+from meta_client.consumer.filtering import AcceptMessage
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.position import Position
@@ -52,7 +52,7 @@ class Consumer:
         max_bytes: int = FETCH_BYTES,
         *,
         on_message: Callable[[ReceivedMessage], Awaitable[object]] | None = None,
-        accept: Accept | None = None,
+        accept: AcceptMessage | None = None,
         acknowledge: Acknowledge = "auto",
         retries_max: int | None = None,
         on_reject: OnReject = "stop",

@@ -20,7 +20,7 @@ from meta_client.coordinator.recovery import RecoveredTransaction
 from meta_client.coordinator.status import CoordinatorStatus
 from meta_client.coordinator.steps import TwoPhaseStep
 from meta_client.coordinator.transaction import CoordinatedTransaction as TransactionRules
-from meta_client.coordinator.transaction import Observer
+from meta_client.coordinator.transaction import StepObserver
 from meta_client.producer.xa_verbs import topic_names
 from zk.forks import invalidate_after_fork, skip_after_fork
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import psycopg
 
 ENDING_S: Final = 30.0  # upper bound of one verb, one statement and one fsync
-Outcome = TypeVar("Outcome")
+_Outcome = TypeVar("_Outcome")
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Coordinator:
         invalidate_after_fork(self)
 
     @classmethod
-    async def open(cls, directory: Path | str, name: str = "metaq", *, observer: Observer | None = None) -> Self:
+    async def open(cls, directory: Path | str, name: str = "metaq", *, observer: StepObserver | None = None) -> Self:
         """Open or create the decision log of coordinator *name* in *directory*; then `await recover`.
 
         *observer* is a plain function, called with (step, xid) after every step; before the decision an exception
@@ -245,7 +245,7 @@ class CoordinatedTransaction:
             raise
 
 
-async def _to_its_end(work: Coroutine[Any, Any, Outcome]) -> Outcome:
+async def _to_its_end(work: Coroutine[Any, Any, _Outcome]) -> _Outcome:
     """Return the result of *work*, waiting for it even if the calling task is cancelled."""
     task = asyncio.ensure_future(work)
     try:

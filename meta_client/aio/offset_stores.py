@@ -14,7 +14,7 @@ from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offset_stores.errors import NoDatabase
 from meta_client.consumer.offset_stores.in_transaction import TransactionOffsetStore as Rules
-from meta_client.consumer.offset_stores.places import TABLE
+from meta_client.consumer.offset_stores.row_key import TABLE
 from meta_client.consumer.offsets import MovedByListeners, OffsetEntry
 from zk.tree.nodes import Partition
 

@@ -9,7 +9,7 @@ from psycopg import AsyncConnection
 
 from meta_client.aio.bridge.bridge import wait
 from meta_client.aio.bridge.psycopg_adapter import PsycopgConnection, adapted
-from meta_client.coordinator.postgres import CONNECT_TIMEOUT_S, Connection
+from meta_client.coordinator.postgres import CONNECT_TIMEOUT_S, PostgresConnection
 from meta_client.coordinator.postgres import PostgresParticipant as Rules
 
 
@@ -19,15 +19,15 @@ class PostgresParticipant(Rules):
     def __init__(self, connection: "AsyncConnection[Any]") -> None:
         super().__init__(adapted(connection), given=connection)
 
-    def _over(self, connection: Connection) -> "PostgresParticipant":
+    def _over(self, connection: PostgresConnection) -> "PostgresParticipant":
         return PostgresParticipant(cast(PsycopgConnection, connection).connection)
 
-    def _spare(self, dsn: str, password: str | None) -> AbstractContextManager[Connection]:
+    def _spare(self, dsn: str, password: str | None) -> AbstractContextManager[PostgresConnection]:
         return _spare(dsn, password)
 
 
 @contextmanager
-def _spare(dsn: str, password: str | None) -> Iterator[Connection]:
+def _spare(dsn: str, password: str | None) -> Iterator[PostgresConnection]:
     connecting = AsyncConnection.connect(dsn, password=password, connect_timeout=CONNECT_TIMEOUT_S)
     connection: AsyncConnection[Any] = wait(connecting)
     try:

@@ -14,7 +14,7 @@ from meta_client.cli.main import Failure
 from meta_client.cli.options import connected
 from meta_client.cli.output import databases_option, logs_option, zk_option
 from meta_client.net.security import why_not_private
-from meta_client.operations.seconds import Seconds
+from meta_client.operations.option_types import Seconds
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 TOKEN_CHARACTERS_MIN: Final = 16

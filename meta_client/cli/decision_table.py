@@ -14,7 +14,7 @@ from meta_client.cli.options import connected
 from meta_client.cli.output import confirm, json_option, zk_option
 from meta_client.client import Client
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
-from meta_client.operations.seconds import Seconds
+from meta_client.operations.option_types import Seconds
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.databases import Change, ddl_for, table_at

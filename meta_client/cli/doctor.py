@@ -22,11 +22,11 @@ from meta_client.doctor.advice import advice_on
 from meta_client.doctor.applier import Applied, apply, note, verbs_for
 from meta_client.doctor.cases import Case, cases_of
 from meta_client.doctor.evidence import problems
-from meta_client.doctor.rows import COLUMNS, IN_TABLE, Row, block, problem_row, row_of, tell
+from meta_client.doctor.rows import COLUMNS, IN_TABLE, JsonRow, block, problem_row, row_of, tell
 from meta_client.doctor.sources import AGE_S, Sources, gather, names_of
 from meta_client.doctor.verdicts import CERTAIN, Verdict
 from meta_client.operations.branches import OnlineBranches
-from meta_client.operations.seconds import Seconds
+from meta_client.operations.option_types import Seconds
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.generation import check_newest
 from zk.brokers.cluster import known_broker_ids
@@ -130,7 +130,7 @@ def _note(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dic
     return done
 
 
-def _show(rows: list[Row], *, as_json: bool) -> None:
+def _show(rows: list[JsonRow], *, as_json: bool) -> None:
     if as_json:
         print_rows(COLUMNS, rows, as_json=True, empty="")
         return

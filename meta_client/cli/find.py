@@ -15,8 +15,8 @@ from meta_client.client import Client
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import NothingToRead
 from meta_client.metadata.topology import no_master
+from meta_client.operations.option_types import Moment
 from meta_client.operations.placement import away_brokers, brokers_of, partitions_of
-from meta_client.operations.places import Moment
 from meta_client.operations.searching import Hit, Wanted, search_partition
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.integers import INT64_MAX, INT64_MIN

@@ -12,14 +12,14 @@ from meta_client.operations.text import printable
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _PIECE: Final = re.compile(r"\\(.)|\{(\w*)\}|\{\{|\}\}|[^\\{}]+|.", re.DOTALL)
 
-Show = Callable[[ReceivedMessage, int | None], bytes]  # of a message and its put time, if known
+Render = Callable[[ReceivedMessage, int | None], bytes]  # of a message and its put time, if known
 
 
 def _text(value: object) -> bytes:
     return b"" if value is None else str(value).encode()
 
 
-FIELDS: Final[Mapping[str, Show]] = {
+FIELDS: Final[Mapping[str, Render]] = {
     "topic": lambda message, time_ms: message.topic.encode(),
     "partition": lambda message, time_ms: _text(message.partition),
     "offset": lambda message, time_ms: _text(message.offset),
@@ -34,10 +34,10 @@ FIELDS: Final[Mapping[str, Show]] = {
 }
 
 
-def parse_template(template: str, *, for_terminal: bool = False) -> Show:
+def parse_template(template: str, *, for_terminal: bool = False) -> Render:
     """Parse a template with {names} of FIELDS, doubled braces for braces, and \\n, \\t, \\r, \\0. *for_terminal*:
     fields show control characters as escapes, apart from line ends and tabs. Raises ValueError."""
-    pieces: list[Show] = []
+    pieces: list[Render] = []
     for match in _PIECE.finditer(template):
         escape, name = match.groups()
         if escape is not None:
@@ -57,11 +57,11 @@ def parse_template(template: str, *, for_terminal: bool = False) -> Show:
     return lambda message, time_ms: b"".join([piece(message, time_ms) for piece in pieces])
 
 
-def _constant(text: bytes) -> Show:
+def _constant(text: bytes) -> Render:
     return lambda message, time_ms: text
 
 
-def _harmless(show: Show) -> Show:
+def _harmless(show: Render) -> Render:
     def shown(message: ReceivedMessage, time_ms: int | None) -> bytes:
         text = show(message, time_ms).decode(errors="backslashreplace")
         return "".join(letter if letter in "\n\t" else printable(letter) for letter in text).encode()

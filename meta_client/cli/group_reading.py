@@ -15,7 +15,7 @@ from zk.tree.nodes import Partition
 
 LOOK_S: Final = 0.2  # interval of checks for the end
 
-Show = Callable[[ReceivedMessage], None]
+ShowMessage = Callable[[ReceivedMessage], None]
 
 
 class ShownOffsets:
@@ -47,7 +47,7 @@ class GroupReading:
         topic: str,
         group: str,
         start: Position,
-        show: Show,
+        show: ShowMessage,
         count: int | None,
         waiting: Waiting,
     ) -> None:

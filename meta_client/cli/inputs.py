@@ -35,7 +35,7 @@ class Item(NamedTuple):
         return f"{self.source}, line {self.line}"
 
 
-Reader = Callable[[str, IO[bytes]], Iterator[Item]]  # of an input and its name
+ReadItems = Callable[[str, IO[bytes]], Iterator[Item]]  # of an input and its name
 
 
 class _Envelope(msgspec.Struct):
@@ -51,7 +51,7 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _key = msgspec.json.Decoder(str | int)
 
 
-def read_lines(attribute: str | None) -> Reader:
+def read_lines(attribute: str | None) -> ReadItems:
     """Return a reader: each line, without its end, is a message."""
 
     def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
@@ -61,7 +61,7 @@ def read_lines(attribute: str | None) -> Reader:
     return read
 
 
-def read_whole(attribute: str | None) -> Reader:
+def read_whole(attribute: str | None) -> ReadItems:
     """Return a reader: the whole input is one message."""
 
     def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
@@ -73,7 +73,7 @@ def read_whole(attribute: str | None) -> Reader:
     return read
 
 
-def read_envelopes(attribute: str | None) -> Reader:
+def read_envelopes(attribute: str | None) -> ReadItems:
     """Return a reader: each line is an object with `payload` or `payload_base64`, and optionally `attribute`."""
 
     def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
@@ -94,7 +94,7 @@ def read_envelopes(attribute: str | None) -> Reader:
     return read
 
 
-def read_objects(field: str) -> Reader:
+def read_objects(field: str) -> ReadItems:
     """Return a reader: each line is a JSON object and, unchanged, a message; its *field* is the attribute."""
 
     def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
@@ -111,7 +111,7 @@ def read_objects(field: str) -> Reader:
     return read
 
 
-def read_records(key: str, *, has_header: bool) -> Reader:
+def read_records(key: str, *, has_header: bool) -> ReadItems:
     """Return a reader: each record of comma-separated values is, unchanged, a message; quoted values may span lines.
 
     *key*: the attribute's column, by number from 1, or by its name in the header.

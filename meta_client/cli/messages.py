@@ -10,12 +10,12 @@ from typing import Final, Literal
 
 import click
 
-from meta_client.cli.formats import Show, message_object, parse_template
+from meta_client.cli.formats import Render, message_object, parse_template
 from meta_client.cli.group_reading import GroupReading
 from meta_client.cli.inputs import (
     BadInput,
     Item,
-    Reader,
+    ReadItems,
     read_envelopes,
     read_lines,
     read_objects,
@@ -29,12 +29,11 @@ from meta_client.client import Client
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.position import EARLIEST, LATEST, Position
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
+from meta_client.operations.option_types import STORED, EndParam, PartitionParam, Seconds, StartParam
 from meta_client.operations.placement import away_brokers
-from meta_client.operations.places import STORED, EndParam, PartitionParam, StartParam
 from meta_client.operations.positions import PutTimes
 from meta_client.operations.progress import Progress
 from meta_client.operations.reading import Span, read_topic_messages
-from meta_client.operations.seconds import Seconds
 from meta_client.operations.waiting import Waiting
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import ByAttribute
@@ -47,12 +46,12 @@ TEMPLATE: Final = r"{payload}\n"
 STDIN: Final = "-"
 
 
-class _Template(click.ParamType[Show]):
+class _Template(click.ParamType[Render]):
     """Option type: output format of a message."""
 
     name = "template"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Show:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Render:
         try:
             return parse_template(str(value), for_terminal=sys.stdout.isatty())
         except ValueError as error:
@@ -164,7 +163,7 @@ def produce(
 
 def _reader(
     form: str, attribute: str | None, key_column: str | None, key_field: str | None, *, has_header: bool
-) -> Reader:
+) -> ReadItems:
     """Return the reader of the input format. Raises UsageError."""
     given = {"--attribute": attribute, "--key-column": key_column, "--key-field": key_field}
     if len(named := [name for name, value in given.items() if value is not None]) > 1:
@@ -182,7 +181,7 @@ def _reader(
     return {"lines": read_lines, "json": read_envelopes, "whole": read_whole}[form](attribute)
 
 
-def _items(files: tuple[str, ...], reader: Reader) -> Iterator[Item]:
+def _items(files: tuple[str, ...], reader: ReadItems) -> Iterator[Item]:
     """Yield every message of the input. Raises BadInput."""
     for name in files or (STDIN,):
         source = "standard input" if name == STDIN else name
@@ -249,7 +248,7 @@ def consume(
     partitions: tuple[Partition, ...],
     count: int | None,
     follow: bool,
-    template: Show,
+    template: Render,
     admin_port: int | None,
     log_level: str,
     log_format: LogFormat,

@@ -6,8 +6,8 @@ import click
 
 from meta_client.cli.options import connected, direct_option
 from meta_client.cli.output import json_option, print_rows, refuse_away, zk_option
+from meta_client.operations.option_types import Moment
 from meta_client.operations.placement import away_brokers
-from meta_client.operations.places import Moment
 from meta_client.operations.positions import ANSWER_TIMEOUT_S, Positions, Range
 from zk.tree.nodes import Partition
 

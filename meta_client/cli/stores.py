@@ -9,7 +9,7 @@ import click
 from meta_client.client import Client
 from meta_client.consumer.offset_stores.errors import NoDatabase
 from meta_client.consumer.offset_stores.local_file import LocalOffsetStore
-from meta_client.consumer.offset_stores.places import TABLE
+from meta_client.consumer.offset_stores.row_key import TABLE
 from meta_client.consumer.offsets import OffsetStore, ZooKeeperOffsetStore
 
 store_option = click.option(

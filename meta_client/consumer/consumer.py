@@ -13,7 +13,7 @@ from meta_client.consumer.dead_letter_queue import DeadLetterQueue
 from meta_client.consumer.dead_letters.index import DeadLetterEntry
 from meta_client.consumer.error_policy import OnReject
 from meta_client.consumer.fetcher import Fetcher
-from meta_client.consumer.filtering import Accept
+from meta_client.consumer.filtering import AcceptMessage
 from meta_client.consumer.group_member import GroupMember
 from meta_client.consumer.listening import BatchListener, MessageListener
 from meta_client.consumer.messages.received_message import ReceivedMessage
@@ -110,7 +110,7 @@ class Consumer:
         max_bytes: int = FETCH_BYTES,
         *,
         on_message: MessageListener | None = None,
-        accept: Accept | None = None,
+        accept: AcceptMessage | None = None,
         acknowledge: Acknowledge = "auto",
         retries_max: int | None = None,
         on_reject: OnReject = "stop",

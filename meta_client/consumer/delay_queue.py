@@ -6,23 +6,23 @@ import threading
 import time
 from typing import Generic, TypeVar
 
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 
 
-class DelayHeap(Generic[Item]):
+class DelayHeap(Generic[_Item]):
     """Items by due time; equal times keep their order of insertion. Pure: the caller has the clock."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Item]] = []
+        self._heap: list[tuple[float, int, _Item]] = []
         self._numbers = itertools.count()  # tie-breaker, so that items are never compared
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def push(self, item: Item, due: float) -> None:
+    def push(self, item: _Item, due: float) -> None:
         heapq.heappush(self._heap, (due, next(self._numbers), item))
 
-    def pop_due(self, now: float) -> Item | None:
+    def pop_due(self, now: float) -> _Item | None:
         """Remove and return the first item that is due; None if there is none."""
         if self._heap and self._heap[0][0] <= now:
             return heapq.heappop(self._heap)[2]
@@ -33,22 +33,22 @@ class DelayHeap(Generic[Item]):
         return min(max(0.0, self._heap[0][0] - now), threading.TIMEOUT_MAX) if self._heap else None
 
 
-class DelayQueue(Generic[Item]):
+class DelayQueue(Generic[_Item]):
     """A DelayHeap with a blocking take. Any thread."""
 
     def __init__(self, changed: threading.Condition) -> None:
         """*changed* must not be shared."""
-        self._heap: DelayHeap[Item] = DelayHeap()
+        self._heap: DelayHeap[_Item] = DelayHeap()
         self._changed = changed
         self._is_closed = False
 
-    def put(self, item: Item, delay_s: float) -> None:
+    def put(self, item: _Item, delay_s: float) -> None:
         """Make *item* available after *delay_s*. Dropped once the queue is closed."""
         with self._changed:
             self._heap.push(item, time.monotonic() + delay_s)
             self._changed.notify()
 
-    def take(self) -> Item | None:
+    def take(self) -> _Item | None:
         """Wait until an item is due and take it; None once the queue is closed."""
         with self._changed:
             while not self._is_closed:

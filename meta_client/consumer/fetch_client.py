@@ -26,7 +26,7 @@ from meta_client.protocol.answers import parse_offset_range
 from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.requests import Body, Fetch, Get, Offsets
 from meta_client.protocol.responses import Data
-from zk.brokers.cluster import Brokers
+from zk.brokers.cluster import BrokerEntries
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class FetchClient:
         self._connections = connections
         self._wait_ms = max(1, int(wait_s * 1000))
 
-    def set_brokers(self, brokers: Brokers) -> None:
+    def set_brokers(self, brokers: BrokerEntries) -> None:
         """Set the brokers that are up. Long polls at brokers that are no longer chosen are cancelled."""
         self._routes.set_brokers(brokers)
         for request in self._assignments.held().values():

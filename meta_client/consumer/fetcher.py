@@ -23,7 +23,7 @@ from meta_client.errors import text_of
 from meta_client.net.transport import Transports
 from meta_client.protocol.errors import BeyondEnd, Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
 from meta_client.protocol.requests import OFFSET_END
-from zk.brokers.cluster import Brokers
+from zk.brokers.cluster import BrokerEntries
 from zk.tree.nodes import TopicPartition
 
 RESET_LOOK_S = 0.05  # interval of checks whether a reset is stored
@@ -87,7 +87,7 @@ class Fetcher:
         """Return True if the caller is a runner, as inside a listener."""
         return self._workers.is_current()
 
-    def set_brokers(self, brokers: Brokers) -> None:
+    def set_brokers(self, brokers: BrokerEntries) -> None:
         """Set the brokers that are up."""
         self._fetch_client.set_brokers(brokers)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from zk.tree.nodes import Partition, TopicPartition
 
-Accept = Callable[[ReceivedMessage], bool]
+AcceptMessage = Callable[[ReceivedMessage], bool]
 
 
 class DuplicateCache:
@@ -48,7 +48,7 @@ class DuplicateCache:
 class MessageFilter:
     """A subscription's filter and its consumer's duplicate cache, either of which may be missing."""
 
-    def __init__(self, accept: Accept | None, duplicates: DuplicateCache | None) -> None:
+    def __init__(self, accept: AcceptMessage | None, duplicates: DuplicateCache | None) -> None:
         self._accept = accept
         self._duplicates = duplicates
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from meta_client.errors import text_of
 
 Argument = TypeVar("Argument")
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 class ListenerExited(Exception):
@@ -27,7 +27,7 @@ def listener_error(error: BaseException) -> ListenerExited:
     return ListenerExited(f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else text_of(error))
 
 
-def isolated(function: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
+def isolated(function: Callable[[Argument], _Result]) -> Callable[[Argument], _Result]:
     """Wrap *function* so that each call runs in a copy of the caller's context. The wrapper raises only Exceptions,
     except for an exit or an interrupt on the main thread; TypeError if *function* returned a coroutine.
 
@@ -35,7 +35,7 @@ def isolated(function: Callable[[Argument], Result]) -> Callable[[Argument], Res
     copy.
     """
 
-    def call(argument: Argument) -> Result:
+    def call(argument: Argument) -> _Result:
         try:
             result = copy_context().run(function, argument)
         except Exception:

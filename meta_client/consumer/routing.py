@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from meta_client.protocol.errors import MetaError, Moved
 from meta_client.protocol.responses import READ_FROM_MASTER
-from zk.brokers.cluster import BrokerEntry, Brokers
+from zk.brokers.cluster import BrokerEntries, BrokerEntry
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition
 
@@ -34,11 +34,11 @@ class Routes:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._brokers: Brokers = {}  # replaced as a whole
+        self._brokers: BrokerEntries = {}  # replaced as a whole
         self._lock = threading.Lock()  # guards the next one
         self._shunned: dict[tuple[int, int], float] = {}  # end of avoidance, by broker and slave id
 
-    def set_brokers(self, brokers: Brokers) -> None:
+    def set_brokers(self, brokers: BrokerEntries) -> None:
         """Set the brokers that are up."""
         self._brokers = brokers
         now = self._clock()
@@ -91,7 +91,7 @@ class SlaveLacks(MetaError):
         super().__init__(f"{what}: {route} lacks it, and names {moved.offset}: trying another replica")
 
 
-def plan_routes(brokers: Brokers) -> dict[int, BrokerUrl]:
+def plan_routes(brokers: BrokerEntries) -> dict[int, BrokerUrl]:
     """Return the fetch address by broker id: its master, or while that is down its first slave."""
     routes: dict[int, BrokerUrl] = {}
     for broker_id, entry in brokers.items():

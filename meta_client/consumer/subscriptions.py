@@ -3,7 +3,7 @@
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.dead_letter_queue import DeadLetterQueue
 from meta_client.consumer.error_policy import ErrorPolicy, OnReject, reject_handler
-from meta_client.consumer.filtering import Accept, DuplicateCache, MessageFilter
+from meta_client.consumer.filtering import AcceptMessage, DuplicateCache, MessageFilter
 from meta_client.consumer.listener_exit import check_plain, isolated
 from meta_client.consumer.listening import BatchListener, MessageListener
 from meta_client.consumer.messages.received_message import ReceivedMessage
@@ -43,7 +43,7 @@ class Subscriptions(dict[str, Subscription]):
         on_batch: BatchListener | None,
         on_message: MessageListener | None,
         max_bytes: int,
-        accept: Accept | None,
+        accept: AcceptMessage | None,
         acknowledge: Acknowledge,
         retries_max: int | None,
         on_reject: OnReject,

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from meta_client.consumer.listener_exit import check_plain, isolated
 
-Delivered = TypeVar("Delivered")
+_Delivered = TypeVar("_Delivered")
 
 
 class Workers(Protocol):
@@ -28,7 +28,7 @@ class Workers(Protocol):
     def block(self, work: Callable[[], None]) -> None:
         """Call *work*, which waits for a disk, on behalf of a worker."""
 
-    def listener(self, topic: str, function: Callable[[Delivered], object]) -> Callable[[Delivered], object]:
+    def listener(self, topic: str, function: Callable[[_Delivered], object]) -> Callable[[_Delivered], object]:
         """Wrap a user's *function* for the workers: each call in its own copy of the context, raising only Exceptions.
         Raises TypeError for a function they can't call."""
 
@@ -73,6 +73,6 @@ class ThreadWorkers:
     def block(self, work: Callable[[], None]) -> None:
         work()
 
-    def listener(self, topic: str, function: Callable[[Delivered], object]) -> Callable[[Delivered], object]:
+    def listener(self, topic: str, function: Callable[[_Delivered], object]) -> Callable[[_Delivered], object]:
         check_plain(topic, "listener", function)
         return isolated(function)

@@ -20,7 +20,7 @@ from meta_client.coordinator.phase_two import Closing
 from meta_client.coordinator.receipts import Receipts
 from meta_client.coordinator.recovery import RecoveredTransaction, log, recover
 from meta_client.coordinator.status import CoordinatorStatus, Counter
-from meta_client.coordinator.transaction import CoordinatedTransaction, Observer, Shared
+from meta_client.coordinator.transaction import CoordinatedTransaction, Shared, StepObserver
 from meta_client.producer.producer import Producer
 from meta_client.producer.xa_verbs import topic_names
 from zk.forks import invalidate_after_fork
@@ -39,7 +39,7 @@ class Coordinator:
     def __init__(
         self,
         decisions: DecisionLog,
-        observer: Observer | None,
+        observer: StepObserver | None,
         closing: Closing | None = None,
         lock: AbstractContextManager[object] | None = None,
         runner: Runner | None = None,
@@ -56,7 +56,7 @@ class Coordinator:
         self._logged: dict[Xid, str] = {}  # problems that the background recovery has logged
 
     @classmethod
-    def open(cls, directory: Path | str, name: str = "metaq", *, observer: Observer | None = None) -> Self:
+    def open(cls, directory: Path | str, name: str = "metaq", *, observer: StepObserver | None = None) -> Self:
         """Open or create the decision log of coordinator *name* in *directory*; then call `recover`.
 
         *observer* is called with (step, xid) after every step, on the transaction's thread; before the decision an

@@ -29,8 +29,8 @@ from journal.wal.scan import EndVerdict, ScanEnd, Scanner
 from journal.wal.segments import SEGMENT_HEADER_BYTES, JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.coordinator.errors import ForeignLog, LogInUse
+from meta_client.coordinator.log_origin import is_copy, keep_origin
 from meta_client.coordinator.names import LogName
-from meta_client.coordinator.place import is_copy, keep_place
 from zk.forks import invalidate_after_fork
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class DecisionLog:
                 f"{storage.path} holds the decisions of coordinator {owner.name!r}, not of {wanted.name!r}: "
                 f"name that one, or another directory"
             )
-        keep_place(storage, is_new=owner is wanted)
+        keep_origin(storage, is_new=owner is wanted)
         segments = Segments.open(storage, JournalIdentity(owner.cluster, 0), segment_bytes, writable=True)
         try:
             found = _recover(segments)

@@ -4,7 +4,7 @@ from journal.records.xid import Xid
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.protocol.errors import MetaError
 
-Side = tuple[str, BranchEnd]  # a participant, and how it ended its branch
+ParticipantEnd = tuple[str, BranchEnd]  # a participant, and how it ended its branch
 
 
 class CoordinatorError(MetaError):
@@ -49,7 +49,13 @@ class HeuristicOutcome(CoordinatorError):
     """
 
     def __init__(
-        self, xid: Xid, participant: str, wanted: str, answer: str, ended: BranchEnd, others: tuple[Side, ...] = ()
+        self,
+        xid: Xid,
+        participant: str,
+        wanted: str,
+        answer: str,
+        ended: BranchEnd,
+        others: tuple[ParticipantEnd, ...] = (),
     ) -> None:
         """*answer*: the answer of *participant*, whose branch has *ended* so; *others*: the outcomes of the others."""
         ends = {ended, *(other for _, other in others)}
@@ -72,7 +78,7 @@ class HeuristicOutcome(CoordinatorError):
         self.answer = answer
         self.ended = ended
 
-    def beside(self, *others: Side) -> "HeuristicOutcome":
+    def beside(self, *others: ParticipantEnd) -> "HeuristicOutcome":
         """Return the same error with the outcomes of *others*."""
         return HeuristicOutcome(self.xid, self.participant, self.wanted, self.answer, self.ended, others)
 

@@ -20,8 +20,8 @@ from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareF
 from meta_client.coordinator.names import DATABASE, branch
 from meta_client.coordinator.participants import BranchEnd
 
-Connection = psycopg.Connection[Any]
-Answer = TypeVar("Answer")
+PostgresConnection = psycopg.Connection[Any]
+_Answer = TypeVar("_Answer")
 
 CONNECT_TIMEOUT_S = 5  # an attempt; the caller backs off between attempts
 PREPARED: Final = "PREPARE TRANSACTION"  # PostgreSQL's command tag on success
@@ -63,7 +63,7 @@ class PostgresParticipant:
 
     name = "the database"
 
-    def __init__(self, connection: Connection, given: object = None) -> None:
+    def __init__(self, connection: PostgresConnection, given: object = None) -> None:
         """*given*: the user's object, if *connection* stands for it."""
         self._connection = connection
         self._given = connection if given is None else given
@@ -171,7 +171,7 @@ class PostgresParticipant:
     def outcome(self, xid: Xid, receipt: str) -> BranchEnd:
         number, _, timeline = receipt.partition("@")[2].partition(".")
 
-        def ask(connection: Connection) -> tuple[Any, ...]:
+        def ask(connection: PostgresConnection) -> tuple[Any, ...]:
             return _one_row(connection, _STATUS, (number, timeline))
 
         try:
@@ -212,11 +212,11 @@ class PostgresParticipant:
         _known[self._given] = known
         return known
 
-    def _spare(self, dsn: str, password: str | None) -> AbstractContextManager[Connection]:
+    def _spare(self, dsn: str, password: str | None) -> AbstractContextManager[PostgresConnection]:
         """Return another connection to the same database, for one command."""
         return psycopg.connect(dsn, password=password, connect_timeout=CONNECT_TIMEOUT_S)
 
-    def _over(self, connection: Connection) -> "PostgresParticipant":
+    def _over(self, connection: PostgresConnection) -> "PostgresParticipant":
         return PostgresParticipant(connection)
 
     def _finish(self, xid: Xid, *, commits: bool) -> None:
@@ -230,7 +230,7 @@ class PostgresParticipant:
             # retry; lasting failures are logged with their reason.
             raise self._unreachable(error) from error
 
-    def _on_some_connection(self, work: Callable[[Connection], Answer]) -> Answer:
+    def _on_some_connection(self, work: Callable[[PostgresConnection], _Answer]) -> _Answer:
         """Call *work* with this connection if it is free, else with a new one; return its result."""
         connection = self._connection
         if not connection.closed and connection.info.transaction_status is TransactionStatus.IDLE:
@@ -244,14 +244,14 @@ class PostgresParticipant:
         return Unreachable(self.name, _one_line(error))
 
 
-def plain_cursor(connection: Connection) -> "psycopg.Cursor[Any]":
+def plain_cursor(connection: PostgresConnection) -> "psycopg.Cursor[Any]":
     """Return a cursor with %s as marks and tuples as rows, whatever *connection* makes."""
     if isinstance(connection, psycopg.Connection):
         return psycopg.Cursor(connection, row_factory=tuple_row)
     return connection.cursor()  # an adapter's, which is plain
 
 
-def _one_row(connection: Connection, query: LiteralString, parameters: tuple[str, ...] = ()) -> tuple[Any, ...]:
+def _one_row(connection: PostgresConnection, query: LiteralString, parameters: tuple[str, ...] = ()) -> tuple[Any, ...]:
     """Return the single row of *query* as a tuple, whatever the row factory; leaves no transaction open."""
     with plain_cursor(connection) as cursor:
         try:
@@ -263,7 +263,7 @@ def _one_row(connection: Connection, query: LiteralString, parameters: tuple[str
     return row
 
 
-def _finish_on(connection: Connection, xid: Xid, *, commits: bool) -> None:
+def _finish_on(connection: PostgresConnection, xid: Xid, *, commits: bool) -> None:
     if commits:
         connection.tpc_commit(_gid(xid))
     else:

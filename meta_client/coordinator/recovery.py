@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from journal.records.xid import Xid
 from meta_client.coordinator.decision_log import DecisionLog
-from meta_client.coordinator.errors import CoordinatorError, HeuristicOutcome, Side, Unreachable
+from meta_client.coordinator.errors import CoordinatorError, HeuristicOutcome, ParticipantEnd, Unreachable
 from meta_client.coordinator.in_flight import InFlight
 from meta_client.coordinator.participants import BranchEnd, Participant
 from meta_client.coordinator.phase_two import check_committed, commit_once
@@ -96,7 +96,7 @@ def _commit(
 ) -> RecoveredTransaction:
     """Commit the database first, then the broker, so that messages appear after their rows."""
     done: list[str] = []
-    ended: list[Side] = []
+    ended: list[ParticipantEnd] = []
     for receipt, candidates in zip((receipts.database, receipts.broker), sides, strict=True):
         reached = [participant for participant in candidates if participant.reaches(receipt)]
         if not reached:

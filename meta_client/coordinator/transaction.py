@@ -27,7 +27,7 @@ from zk.forks import invalidate_after_fork, skip_after_fork
 
 log = logging.getLogger(__name__)
 
-Observer = Callable[[TwoPhaseStep, Xid], None]
+StepObserver = Callable[[TwoPhaseStep, Xid], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Shared:
     in_flight: InFlight
     recovery: BackgroundRecovery
     closing: Closing
-    observer: Observer | None
+    observer: StepObserver | None
     counter: Counter
 
 

@@ -22,7 +22,7 @@ from meta_client.doctor.verdicts import BranchAnswer
 from meta_client.transactions.statements import one_line
 from meta_client.transactions.table import DATABASE, TABLE
 
-Connection = psycopg.Connection[Any]
+_Connection = psycopg.Connection[Any]
 
 CONNECT_TIMEOUT_S: Final = 5
 STATEMENT_TIMEOUT_MS: Final = 10_000
@@ -125,11 +125,11 @@ def commit(url: str, xid: Xid, receipt: str) -> None:
         raise Unreachable(DATABASE, one_line(error)) from error
 
 
-def _takes_part(connection: Connection) -> bool:
+def _takes_part(connection: _Connection) -> bool:
     return bool(_rows(connection, "SELECT current_setting('max_prepared_transactions')::int > 0")[0][0])
 
 
-def _prepared(connection: Connection) -> Iterator[PreparedXact]:
+def _prepared(connection: _Connection) -> Iterator[PreparedXact]:
     for gid, database, owner, age_s, vacuum_age, locks, waiting in _rows(connection, _PREPARED):
         try:
             xid = Xid.parse(gid)
@@ -147,14 +147,14 @@ def _session(pid: int, role: str, application: str, host: str, state: str, age_s
     return OpenSession(name, age_s, ends=f"SELECT pg_terminate_backend({pid})")
 
 
-def _rows(connection: Connection, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+def _rows(connection: _Connection, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
     with connection.cursor(row_factory=tuple_row) as cursor:
         return cursor.execute(query.encode(), parameters).fetchall()
 
 
 @contextmanager
-def _connected(url: str) -> Iterator[Connection]:
-    connection: Connection = psycopg.connect(
+def _connected(url: str) -> Iterator[_Connection]:
+    connection: _Connection = psycopg.connect(
         url, connect_timeout=CONNECT_TIMEOUT_S, application_name="metaq doctor", autocommit=True
     )
     with connection:

@@ -16,16 +16,16 @@ _BRANCH: Final = ("since", "decided_by", "owner", "xid", "key", "broker", "datab
 _SAYS: Final = ("decision", "by", "others", "role", "locks", "waiting", "vacuum_age", "purge")
 _TO_DO: Final = ("certain", "needs_person", "reason", "commands", "risk", "done")
 COLUMNS: Final = (*IN_TABLE, *_BRANCH, *_SAYS, *_TO_DO)
-Row = dict[str, Any]
+JsonRow = dict[str, Any]
 
 
-def row_of(case: Case, side: Side, advice: Advice, now_ms: int) -> Row:
+def row_of(case: Case, side: Side, advice: Advice, now_ms: int) -> JsonRow:
     """Return everything known of one branch."""
     report, xact = side.report or {}, side.xact
     topics: Counter[str] = Counter()
     for part in report.get("partitions", ()):
         topics[part["topic"]] += part["messages"]
-    known: Row = {
+    known: JsonRow = {
         "transaction": case.name,
         "place": side.place,
         "state": side.answer.said.value,
@@ -61,7 +61,7 @@ def row_of(case: Case, side: Side, advice: Advice, now_ms: int) -> Row:
     return dict.fromkeys(COLUMNS) | known
 
 
-def tell(row: Row, one: Applied) -> None:
+def tell(row: JsonRow, one: Applied) -> None:
     """Add to a branch's row what was done about it."""
     if one.is_at_work:
         row |= {"verdict": Verdict.WAIT.value, "certain": False, "needs_person": False, "reason": one.what}
@@ -71,13 +71,13 @@ def tell(row: Row, one: Applied) -> None:
         row["commands"] = []
 
 
-def problem_row(place: str, reason: str) -> Row:
+def problem_row(place: str, reason: str) -> JsonRow:
     """Return the row of a side that could not be asked."""
     known = {"place": place, "state": "unknown", "verdict": Verdict.UNKNOWN.value, "reason": reason}
     return dict.fromkeys(COLUMNS) | known | {"certain": False, "needs_person": True, "commands": []}
 
 
-def block(row: Row) -> Iterator[str]:
+def block(row: JsonRow) -> Iterator[str]:
     """Yield one branch's lines for people, never shortened, because any of it may be pasted."""
     rows = [("", f"{row['transaction'] or ''} {row['place']}".strip())]
     if row["transaction"] is not None:
@@ -103,7 +103,7 @@ def block(row: Row) -> Iterator[str]:
         yield printable(text if not number else f"  {what:<9} {text}")
 
 
-def _holds(row: Row) -> str:
+def _holds(row: JsonRow) -> str:
     if row["messages"] is None:
         return ""
     topics = ", ".join(f"{topic} {count}" for topic, count in row["topics"].items())

@@ -49,7 +49,7 @@ NO_MASTER: Final = (
     "ZooKeeper has its nodes, and no master is up: start it, or read its directory with `metaq txn list --dir`; of one "
     "that is gone for good, delete the nodes"
 )
-Step = Callable[[str], AbstractContextManager[object]]  # shows progress
+ShowStep = Callable[[str], AbstractContextManager[object]]  # shows progress
 
 
 class Adapter(Protocol):
@@ -87,7 +87,7 @@ class Sources:
     logs: tuple[Path, ...] = ()
 
 
-def gather(sources: Sources, age_s: float, step: Step) -> Evidence:
+def gather(sources: Sources, age_s: float, step: ShowStep) -> Evidence:
     """Ask every side. Raises ZooKeeperError; a side that can't be asked is named in the result."""
     brokers = _ask_brokers(sources, age_s, step)
     with step("reading decision logs"):
@@ -119,7 +119,7 @@ def gather(sources: Sources, age_s: float, step: Step) -> Evidence:
     return replace(found, brokers=brokers, outcomes=outcomes)
 
 
-def _ask_brokers(sources: Sources, age_s: float, step: Step) -> BrokerEvidence:
+def _ask_brokers(sources: Sources, age_s: float, step: ShowStep) -> BrokerEvidence:
     lists = sources.lists
     with step("asking brokers"):
         first = {(broker_id, key) for broker_id, keys in lists.keys(None).items() for key in keys}

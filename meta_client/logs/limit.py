@@ -14,7 +14,7 @@ PER_SECOND: Final = 1.0  # after that
 PLACES_MAX: Final = 1_000
 TELL_S: Final = 10.0  # a place that has fallen silent is told of after that
 
-Place = tuple[str, int]  # file and line of the call
+CallSite = tuple[str, int]  # file and line of the call
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class RepeatLimit:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._places: OrderedDict[Place, _Seen] = OrderedDict()  # the longest silent first
+        self._places: OrderedDict[CallSite, _Seen] = OrderedDict()  # the longest silent first
 
     def admit(self, record: logging.LogRecord) -> int | None:
         """Return how many records of the same place were left out before *record*; None: leave this one out."""
@@ -48,7 +48,7 @@ class RepeatLimit:
         omitted, seen.omitted = seen.omitted, 0
         return omitted
 
-    def overdue(self, *, everything: bool = False) -> list[tuple[Place, int]]:
+    def overdue(self, *, everything: bool = False) -> list[tuple[CallSite, int]]:
         """Take the places that logged nothing for TELL_S, with the number of records left out; *everything*: all of
         them. Forgets those that are the longest silent beyond PLACES_MAX."""
         now, found = self._clock(), []

@@ -19,7 +19,7 @@ CONNECT_TIMEOUT_S = 4.0  # a broker of the same data centre answers in milliseco
 ATTEMPT_S = 0.5  # a successful attempt takes less
 
 
-Connect = Callable[[BrokerUrl, float], Link]
+MakeLink = Callable[[BrokerUrl, float], Link]
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Slot:
 class Connections:
     """Connection pool. Any thread may use it; close() once no thread does."""
 
-    def __init__(self, connect: Connect = Connection.open) -> None:
+    def __init__(self, connect: MakeLink = Connection.open) -> None:
         """*connect* makes a connection within the given seconds, or raises NotConnected."""
         self._open = connect
         self._lock = threading.Lock()  # guards additions to the slots, so that close() takes all

@@ -13,7 +13,7 @@ from meta_client.client import Client
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offsets import OffsetEntry, OffsetStore
 from meta_client.net.identity import host_name
-from meta_client.operations.listed import read_listed
+from meta_client.operations.listed_offsets import read_listed
 from meta_client.operations.positions import Positions
 from meta_client.operations.reset_options import OtherGroup, SavedIn, Target
 from meta_client.operations.reset_plan import Move, ResetRefused, plan_reset

@@ -8,8 +8,7 @@ from typing import Final, Literal
 
 import click
 
-from meta_client.operations.places import NoPlace, PartitionParam, offset_or_time
-from meta_client.operations.seconds import Seconds
+from meta_client.operations.option_types import NotAPoint, PartitionParam, Seconds, offset_or_time
 from zk.tree.nodes import Partition
 
 SHIFT_MAX: Final = 1_000_000  # messages; their offsets are in memory while shifting back
@@ -62,7 +61,7 @@ class ResetTarget(click.ParamType[Target]):
             return Shift(int(text))
         try:
             return offset_or_time(text)
-        except NoPlace as error:
+        except NotAPoint as error:
             forms = "earliest, latest, +N or -N messages, group:NAME nor file:FILE"
             self.fail(f"{text} is neither {forms}, nor {error}", param, ctx)
 

@@ -86,10 +86,10 @@ class Deferred:
     failure: TryAgain | NotReplicated
 
 
-Outcome = PutPlace | SendFailed | Retriable | Deferred
+AttemptOutcome = PutPlace | SendFailed | Retriable | Deferred
 
 
-def outcome_of(batch: ProducerBatch, reply: PendingReply) -> Outcome:
+def outcome_of(batch: ProducerBatch, reply: PendingReply) -> AttemptOutcome:
     """Return the outcome of *reply*, which is done, for *batch* or for its message that was sent singly."""
     try:
         result = checked_result(reply.wait(0), f"put {batch.topic}/{batch.partition}")
@@ -124,7 +124,7 @@ def unsendable(batch: ProducerBatch, *, takes_batches: bool) -> SendFailed | Non
     return None
 
 
-def record_single(batch: ProducerBatch, outcome: Outcome) -> Retriable | None:
+def record_single(batch: ProducerBatch, outcome: AttemptOutcome) -> Retriable | None:
     """Record the outcome of a message that was sent singly; return the reason to back off, if any.
 
     A message without an answer is not sent again: a repetition could store it twice.

@@ -15,14 +15,14 @@ from meta_client.protocol.limits import BATCH_MESSAGES_MAX
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES
 from zk.tree.nodes import Partition
 
-Handle = TypeVar("Handle")
+H = TypeVar("H")
 BatchKey = tuple[str, Partition | None]  # topic, and the partition if the caller named one
 
 
-class Gathering(Generic[Handle]):
+class Gathering(Generic[H]):
     """The part of a sending engine that takes messages. One thread at a time."""
 
-    def __init__(self, config: BatchingConfig, handle: Callable[[ProducerBatch, int], Handle]) -> None:
+    def __init__(self, config: BatchingConfig, handle: Callable[[ProducerBatch, int], H]) -> None:
         self._config = config
         self._handle = handle
         self._batch_bytes, self._bytes_max = config.batch_bytes, config.buffer_bytes_max
@@ -36,7 +36,7 @@ class Gathering(Generic[Handle]):
         self._is_closing = False
         self.has_full = False  # a batch was filled; the driver resets it
 
-    def maybe_add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> Handle | None:
+    def maybe_add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> H | None:
         """Add one message to the open batch; None, without effect, if it does not fit, or must wait."""
         size = HEADER_BYTES + len(body)
         total = self.bytes + size
@@ -56,14 +56,14 @@ class Gathering(Generic[Handle]):
         self.bytes = total
         return self._handle(batch, index)
 
-    def quick_add(self, locked: Callable[[], bool] | None) -> QuickAdd[Handle] | None:
+    def quick_add(self, locked: Callable[[], bool] | None) -> QuickAdd[H] | None:
         """Return the native core's way to add a message; None without the core. It leaves to maybe_add a message that
         opens or fills a batch, or must wait, and all while *locked*, the method of the engine's lock, says so (None:
         there is one thread)."""
         if core.core is None:
             return None
         limits = HEADER_BYTES, DATA_BYTES_MAX, BATCH_MESSAGES_MAX, self._batch_bytes, self._bytes_max
-        return cast("QuickAdd[Handle]", core.core.Intake(locked, self, self._open, self._handle, *limits).add)
+        return cast("QuickAdd[H]", core.core.Intake(locked, self, self._open, self._handle, *limits).add)
 
     def maybe_add_run(self, topic: str, wanted: Partition | None, run: MessageRun, start: int) -> RunPart | None:
         """Add the messages of *run* from *start* on that fit into the open batch; None, without effect, if none does,
@@ -102,7 +102,7 @@ class Gathering(Generic[Handle]):
         due, deadline = now + self._config.linger_s, now + self._config.delivery_timeout_s
         self._open[key] = ProducerBatch(view.topic, partition, due, deadline, is_movable=wanted is None)
 
-    def add_first(self, now: float, view: TopicView, wanted: Partition | None, flag: int, body: bytes) -> Handle:
+    def add_first(self, now: float, view: TopicView, wanted: Partition | None, flag: int, body: bytes) -> H:
         """Open a batch with this message. Raises as open_batch."""
         self.open_batch(now, view, wanted)
         handle = self.maybe_add(view.topic, wanted, flag, body)

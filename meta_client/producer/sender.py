@@ -27,7 +27,7 @@ from meta_client.protocol.messages import HEADER_BYTES
 from zk.forks import invalidate_after_fork
 from zk.tree.nodes import Partition
 
-Facts = ParamSpec("Facts")
+_Facts = ParamSpec("_Facts")
 
 _log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class Sender:
         self._push()
 
     def _tell(
-        self, event: Callable[Concatenate[float, Facts], None], *facts: Facts.args, **named: Facts.kwargs
+        self, event: Callable[Concatenate[float, _Facts], None], *facts: _Facts.args, **named: _Facts.kwargs
     ) -> None:
         """Tell the engine of *event*, then wake what that concerns. Any thread, without the lock."""
         with self._lock:

@@ -34,10 +34,10 @@ from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.producer.attempts import (
+    AttemptOutcome,
     Connected,
     ConnectFailed,
     Deferred,
-    Outcome,
     Retriable,
     SendAttempt,
     closed_failure,
@@ -49,7 +49,7 @@ from meta_client.producer.attempts import (
     unsendable,
 )
 from meta_client.producer.batch import ProducerBatch
-from meta_client.producer.gathering import Gathering, Handle
+from meta_client.producer.gathering import Gathering, H
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.protocol.answers import PutPlace
 
@@ -57,10 +57,10 @@ ANSWER_TIMEOUT_S = 10.0  # after that a batch is sent again
 IDLE_S = 1.0  # interval of checks for overdue answers
 
 
-class SendingEngine(Gathering[Handle]):
+class SendingEngine(Gathering[H]):
     """Unsettled messages of a client. One thread at a time."""
 
-    def __init__(self, config: BatchingConfig, name: str, handle: Callable[[ProducerBatch, int], Handle]) -> None:
+    def __init__(self, config: BatchingConfig, name: str, handle: Callable[[ProducerBatch, int], H]) -> None:
         """*name* numbers the batches at brokers. *handle* makes a message's handle, of its batch and index."""
         super().__init__(config, handle)
         self._name = name
@@ -223,7 +223,7 @@ class SendingEngine(Gathering[Handle]):
                     elif not is_away or not self._maybe_move(now, batch, views.get(batch.topic)):
                         self._retry(now, batch, error)
 
-    def _on_outcome(self, now: float, batch: ProducerBatch, outcome: Outcome) -> None:
+    def _on_outcome(self, now: float, batch: ProducerBatch, outcome: AttemptOutcome) -> None:
         """Act on the outcome of *batch*, or of its next message, which was in flight."""
         is_lost = isinstance(outcome, Retriable) and isinstance(outcome.error, ConnectionLost)
         self._queues.stop(batch, is_lost=is_lost)

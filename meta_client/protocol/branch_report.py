@@ -25,12 +25,12 @@ DECIDED: Final = {
 }
 
 Report = dict[str, Any]  # JSON
-Read = Callable[[int, int], bytes | memoryview]  # returns a number of journal bytes from an LSN on
+ReadBody = Callable[[int, int], bytes | memoryview]  # returns a number of journal bytes from an LSN on
 
 
 def live_report(
     branch: Branch,
-    read: Read,
+    read: ReadBody,
     *,
     origin: str = "",
     timeout_ms: int = 0,
@@ -110,7 +110,7 @@ def said_in(finding: Finding) -> Report:
     return {"who": finding.who, "why": finding.why, "evidence": finding.evidence, "time_ms": finding.time_ms}
 
 
-def _first_messages(branch: Branch, read: Read, may_read: Callable[[str], bool]) -> Iterator[Report]:
+def _first_messages(branch: Branch, read: ReadBody, may_read: Callable[[str], bool]) -> Iterator[Report]:
     left = MESSAGES_SHOWN
     for name, runs in branch.extents.items():
         for extent in runs:

@@ -21,7 +21,7 @@ from meta_client.transactions.table import DATABASE, GRACE_S, RowDecision, Sessi
 
 log = logging.getLogger(__name__)
 
-Observer = Callable[[CommitStep, str], None]
+CommitObserver = Callable[[CommitStep, str], None]
 Wait = Callable[[float], bool]  # sleeps the given seconds; True: give up
 UNKNOWN_S: Final = 10.0  # time limit for a database that gave no answer to COMMIT
 
@@ -55,7 +55,7 @@ class CommitSequence:
         branches: BrokerSide,
         finisher: Finisher,
         wait: Wait,
-        observer: Observer | None = None,
+        observer: CommitObserver | None = None,
     ) -> None:
         self.gtrid = gtrid
         self.step = CommitStep.BEGUN

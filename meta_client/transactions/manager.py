@@ -16,7 +16,7 @@ from meta_client.producer.producer import SEND_TIMEOUT_S
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.branches import OpenBranches
 from meta_client.transactions.brokers import Brokers
-from meta_client.transactions.commit_sequence import Observer
+from meta_client.transactions.commit_sequence import CommitObserver
 from meta_client.transactions.databases import session_of, table_at
 from meta_client.transactions.generation import Generations
 from meta_client.transactions.names import TableName
@@ -40,7 +40,7 @@ class TransactionConfig:
     age_s: float = AGE_S  # age at which a prepared branch, or a row, is resolved
     interval_s: float = INTERVAL_S  # between two resolver passes
     timeout_s: float = TIMEOUT_S  # time after which a broker rolls back a branch that is not prepared
-    observer: Observer | None = None  # called with step and gtrid after every step, on the transaction's thread
+    observer: CommitObserver | None = None  # called with step and gtrid after every step, on the transaction's thread
 
 
 TRANSACTIONS: Final = TransactionConfig()
@@ -77,7 +77,7 @@ class Transactions:
         invalidate_after_fork(self)
 
     @property
-    def observer(self) -> Observer | None:
+    def observer(self) -> CommitObserver | None:
         """Callback for every step, if any."""
         return self._config.observer
 

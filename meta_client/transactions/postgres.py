@@ -40,7 +40,7 @@ from meta_client.transactions.postgres_table import (
 from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line
 from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
-Connection = psycopg.Connection[Any]
+_Connection = psycopg.Connection[Any]
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +88,8 @@ class PostgresSession:
 
     def __init__(
         self,
-        connection: Connection,
-        connect: Callable[[], Connection] | None = None,
+        connection: _Connection,
+        connect: Callable[[], _Connection] | None = None,
         *,
         is_managed: bool = False,
         given: object = None,
@@ -239,7 +239,7 @@ def open_table(dsn: str, password: str | None = None, *, schema: str | None = No
     return open_over(functools.partial(psycopg.connect, dsn, password=password, **HOW), schema)
 
 
-def open_over(connect: Callable[[], Connection], schema: str | None = None) -> SqlTable:
+def open_over(connect: Callable[[], _Connection], schema: str | None = None) -> SqlTable:
     """Open the table over a connection from *connect*, like open_table."""
     connection = made_by(connect, known_by="pgconn")
     try:
@@ -277,7 +277,7 @@ def ddl(dsn: str, keep_s: int) -> str:
     return POSTGRES.ddl(HOME, keep_s)
 
 
-def _look_up(connection: Connection, schema: str | None = None) -> _Known:
+def _look_up(connection: _Connection, schema: str | None = None) -> _Known:
     info = connection.info
     encoding = "utf-8" if info.encoding == "ascii" else info.encoding  # "ascii": SQL_ASCII, any bytes
 

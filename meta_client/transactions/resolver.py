@@ -28,7 +28,7 @@ AGE_S: Final = 3.0
 ROWS_AT_ONCE: Final = 1_000
 SWEEP_S: Final = 60.0  # how often rows of old rollbacks are deleted
 DONE_MAX: Final = 100_000  # transactions that are finished and whose row could not be deleted
-Clock = Callable[[], float]
+ResolverClock = Callable[[], float]
 _GENERATION: Final = "table's generation"
 RESTORED: Final = "its broker was restored, and it may have ended since: metaq txn doctor shows how to end it by hand"
 _ASKED: Final = ("table", "rows", "broker ")  # of problems: those of a table or broker, not of a transaction
@@ -68,7 +68,7 @@ class Resolver:
         name: TableName,
         open_table: Opener,
         age_s: float = AGE_S,
-        clock: Clock = time.monotonic,
+        clock: ResolverClock = time.monotonic,
         generations: Generations | None = None,
     ) -> None:
         """*generations* notices a restored database; None: there is no ZooKeeper to compare with."""

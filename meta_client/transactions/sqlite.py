@@ -21,7 +21,7 @@ from journal.errors import StorageFailed
 from journal.records.xid import Xid
 from journal.wal.file_move import sync_directory
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
-from meta_client.coordinator.place import is_same_place, place_of
+from meta_client.coordinator.log_origin import is_same_origin, origin_of
 from meta_client.transactions.dialects import SQLITE
 from meta_client.transactions.errors import CommitUnknown, CopiedTable, NoDecisionTable
 from meta_client.transactions.statements import SqlTable, check_stored, identity_of, one_line
@@ -203,7 +203,7 @@ def _look_up(connection: sqlite3.Connection) -> TableIdentity:
     if _rows(connection, f"SELECT name FROM pragma_table_info('{TABLE}') WHERE pk") != [("gtrid",)]:
         raise NoDecisionTable(path, f"{TABLE} has no primary key, so that both could be decided: drop it")
     ((table_id, home, keep_s),) = found
-    if not is_same_place(home, here := _here(path)):
+    if not is_same_origin(home, here := _here(path)):
         raise CopiedTable(path, home, here)
     return identity_of(path, table_id, keep_s)
 
@@ -244,6 +244,6 @@ def _home(path: str) -> str:
 
 def _here(path: str) -> str:
     try:
-        return place_of(Path(os.fsdecode(path))).strip()
+        return origin_of(Path(os.fsdecode(path))).strip()
     except StorageFailed as error:
         raise CannotEnlist(str(error)) from error

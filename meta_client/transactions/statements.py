@@ -21,7 +21,7 @@ from meta_client.transactions.table import (
     parse_brokers,
 )
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 NAMES_AT_ONCE: Final = 1_000
 _DECISIONS: Final = {outcome.value: outcome for outcome in RowDecision}
@@ -121,7 +121,7 @@ class SqlTable:
     def _ask(self, statement: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
         return self._execute(statement, parameters, lambda cursor: list(cursor.fetchall()))
 
-    def _execute(self, statement: str, parameters: tuple[object, ...], take: Callable[[Any], Answer]) -> Answer:
+    def _execute(self, statement: str, parameters: tuple[object, ...], take: Callable[[Any], _Answer]) -> _Answer:
         try:
             with closing(self._connection.cursor()) as cursor:
                 cursor.execute(statement, parameters)

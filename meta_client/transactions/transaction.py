@@ -8,7 +8,7 @@ from meta_client.errors import TransactionMisuse
 from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.producer import Producer
 from meta_client.transactions.branches import OpenBranches
-from meta_client.transactions.commit_sequence import CommitSequence, Observer
+from meta_client.transactions.commit_sequence import CommitObserver, CommitSequence
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver_thread import ResolverThread
 from meta_client.transactions.steps import CommitStep
@@ -21,7 +21,7 @@ class Host(Protocol):
     """State shared by one client's transactions: manager.Transactions."""
 
     @property
-    def observer(self) -> Observer | None: ...
+    def observer(self) -> CommitObserver | None: ...
 
     def branches(self, name: TableName, gtrid: str) -> OpenBranches: ...
 

@@ -17,7 +17,7 @@ from journal.archive.manifest import NAME, ArchiveManifest, decode_archive_manif
 from journal.archive.places import archive_place
 from journal.errors import InvalidContent, StorageFailed
 from journal.wal.segments import segment_base, segment_name
-from spark_jobs.source.places import Place
+from spark_jobs.source.locations import JournalLocation
 from spark_jobs.source.schemas import FindingRow, Long, Text, arrow_schema, spark_schema
 
 FORMAT: Final = "metaq-archive-files"
@@ -42,12 +42,12 @@ class ArchiveResult:
     listed_end: int | None
 
 
-def is_archive(place: Place) -> bool:
+def is_archive(place: JournalLocation) -> bool:
     """Return True if *place* has a manifest; a URL names nothing else."""
     return isinstance(place, str) or (place / NAME).is_file()
 
 
-def check_archive(spark: SparkSession, archive: Place, directory_from: int | None) -> ArchiveResult:
+def check_archive(spark: SparkSession, archive: JournalLocation, directory_from: int | None) -> ArchiveResult:
     """Compare *archive* with its manifest. *directory_from*: LSN from which on the broker's directory, listed before
     this call, has the segments itself; None: there is none.
 

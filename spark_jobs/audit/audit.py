@@ -25,7 +25,7 @@ from spark_jobs.audit.range_check import RangeResult, ReadRange, Vouchers, check
 from spark_jobs.audit.report import CLAIMS, AuditReport, CheckResult, Example, SourcedClaim, Totals
 from spark_jobs.source.data_source import FORMAT, register
 from spark_jobs.source.directory import SegmentSlice
-from spark_jobs.source.places import Place, plan
+from spark_jobs.source.locations import JournalLocation, plan
 from spark_jobs.source.schemas import BAD, FindingRow, StartRow, arrow_table
 
 EXAMPLES_MAX: Final = 10  # a check
@@ -33,9 +33,9 @@ EXAMPLES_MAX: Final = 10  # a check
 
 def audit_journal(
     spark: SparkSession,
-    place: Place,
+    place: JournalLocation,
     *,
-    archive: Place | None = None,
+    archive: JournalLocation | None = None,
     with_indexes: bool = False,
     also: Callable[[DataFrame, DataFrame], None] | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
@@ -77,7 +77,7 @@ def audit_journal(
         return report
 
 
-def _records(spark: SparkSession, place: Place) -> DataFrame:
+def _records(spark: SparkSession, place: JournalLocation) -> DataFrame:
     path = str(place.absolute() if isinstance(place, Path) else place)
     return spark.read.format(FORMAT).option("path", path).option("frames", "true").load()
 
@@ -107,7 +107,7 @@ class _Audit:
     def __init__(
         self,
         spark: SparkSession,
-        place: Place,
+        place: JournalLocation,
         vouchers: Vouchers,
         indexes: ReadIndexes | None,
         archived: ArchiveResult | None,

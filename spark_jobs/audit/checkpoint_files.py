@@ -9,7 +9,7 @@ from journal.errors import InvalidContent, StorageFailed
 from journal.state.checkpoint import Checkpoint, checkpoint_numbers, decode_checkpoint
 from journal.wal.storage import DirectoryStorage
 from spark_jobs.source.directory import LSN_MAX
-from spark_jobs.source.places import Place
+from spark_jobs.source.locations import JournalLocation
 from spark_jobs.source.schemas import BranchRow, CheckpointRow, FindingRow, PartitionRow, StartRow, arrow_table
 
 
@@ -85,7 +85,7 @@ class Checkpoints:
         return spark.createDataFrame(arrow_table(FindingRow, rows))
 
 
-def read_checkpoints(place: Place) -> Checkpoints:
+def read_checkpoints(place: JournalLocation) -> Checkpoints:
     """Read every checkpoint file in *place*; an object store has none. Call it before planning the journal, so that the
     records cover them all. Raises StorageFailed."""
     found = Checkpoints()

@@ -11,7 +11,7 @@ from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark
 from spark_jobs.audit.checkpoint_files import Checkpoints, read_checkpoints
 from spark_jobs.audit.report import SourcedClaim
-from spark_jobs.source.places import Place
+from spark_jobs.source.locations import JournalLocation
 from spark_jobs.source.schemas import FindingRow
 
 
@@ -46,7 +46,7 @@ class Vouchers:
     listed_end: int | None
 
 
-def check_range(place: Place, vouchers: Vouchers, read: ReadRange) -> RangeResult:
+def check_range(place: JournalLocation, vouchers: Vouchers, read: ReadRange) -> RangeResult:
     """Check both ends. *vouchers* were read before the records, and the call comes after: then a live broker never
     looks as if it had lost something.
 
@@ -59,7 +59,7 @@ def check_range(place: Place, vouchers: Vouchers, read: ReadRange) -> RangeResul
     return result
 
 
-def _check_start(place: Place, checkpoints: Checkpoints, read: ReadRange, result: RangeResult) -> None:
+def _check_start(place: JournalLocation, checkpoints: Checkpoints, read: ReadRange, result: RangeResult) -> None:
     first = read.first
     if first == 0:
         result.evidence.append(
@@ -105,7 +105,7 @@ def _vouch_for_end(vouchers: Vouchers, read: ReadRange, result: RangeResult) -> 
         result.evidence.append(SourcedClaim("no record of these is missing", first, result.vouched_end, source))
 
 
-def _check_end(place: Place, vouchers: Vouchers, read: ReadRange, result: RangeResult) -> None:
+def _check_end(place: JournalLocation, vouchers: Vouchers, read: ReadRange, result: RangeResult) -> None:
     _look_behind(place, read, result)
     vouched = read.first if result.vouched_end is None else result.vouched_end
     reasons = []
@@ -124,7 +124,7 @@ def _check_end(place: Place, vouchers: Vouchers, read: ReadRange, result: RangeR
     )
 
 
-def _look_behind(place: Place, read: ReadRange, result: RangeResult) -> None:
+def _look_behind(place: JournalLocation, read: ReadRange, result: RangeResult) -> None:
     """Find a segment made ahead of need behind one that is not there: it is made when the one before has its name."""
     for name in DirectoryStorage.open_for_reading(place).names() if isinstance(place, Path) else ():
         if (
@@ -136,7 +136,7 @@ def _look_behind(place: Place, read: ReadRange, result: RangeResult) -> None:
             result.findings.append(FindingRow("segment missing", read.segments_end, base, name, detail))
 
 
-def _exists(place: Place, base: int) -> bool:
+def _exists(place: JournalLocation, base: int) -> bool:
     if not isinstance(place, Path):
         return False  # an archive has what its manifest lists, and the segments read are those
     try:

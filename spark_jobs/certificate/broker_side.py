@@ -22,7 +22,7 @@ from spark_jobs.certificate.sides import (
     other_branches,
     writer_epochs,
 )
-from spark_jobs.source.places import plan
+from spark_jobs.source.locations import plan
 
 
 class JournalSide:

@@ -37,7 +37,7 @@ from spark_jobs.certificate.sources import with_sources
 RECHECKED_MAX: Final = 100_000
 UNKNOWN_ID: Final = "id "  # before a message id that no broker knows, in place of a gtrid
 COUNTS: Final = ("transactions", "branches", "messages", "rows")
-Progress = Callable[[str], None]
+OnStep = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class JoinRequest:
 
 @contextmanager
 def joined_sides(
-    spark: SparkSession, request: JoinRequest, on_progress: Progress, *, with_contents: bool = False
+    spark: SparkSession, request: JoinRequest, on_progress: OnStep, *, with_contents: bool = False
 ) -> Iterator["JoinedSides"]:
     """Read and join both sides; what Spark keeps of them goes with the block. *with_contents*: read, too, where each
     branch's messages are.

@@ -10,14 +10,12 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.certificate import FORMAT
 from spark_jobs.certificate.classes import BROKEN
-from spark_jobs.certificate.join import JoinedSides, JoinRequest, Progress, came_apart, joined_sides, name_of
+from spark_jobs.certificate.join import JoinedSides, JoinRequest, OnStep, came_apart, joined_sides, name_of
 
 EXAMPLES_MAX: Final = 20  # a class
 
 
-def make_certificate(
-    spark: SparkSession, request: JoinRequest, on_progress: Progress = lambda _: None
-) -> dict[str, Any]:
+def make_certificate(spark: SparkSession, request: JoinRequest, on_progress: OnStep = lambda _: None) -> dict[str, Any]:
     """Return the certificate, unsigned. `refused` in it says why it must not be signed, if anything does.
 
     Raises DatabaseProblem, StorageFailed, ForeignJournal.

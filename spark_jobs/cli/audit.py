@@ -98,14 +98,14 @@ def _reports(
 
         from spark_jobs.audit.audit import audit_journal
         from spark_jobs.source.cluster import ClusterAway
-        from spark_jobs.source.places import place_of, plan
+        from spark_jobs.source.locations import location_of, plan
         from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
     except ModuleNotFoundError as error:
         _fail(f"no module {error.name}: the audit runs on Spark: run pip install 'metaq-broker[spark]'")
     try:
         checked_master(master)
-        other = None if archive is None else place_of(archive)
-        places = [place_of(directory) for directory in directories]
+        other = None if archive is None else location_of(archive)
+        places = [location_of(directory) for directory in directories]
         for place in [*places, *([] if other is None else [other])]:
             plan(place)  # report a wrong one before Spark takes seconds to start
         _progress(f"starting Spark at {master}")

@@ -98,7 +98,7 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
         from spark_jobs.certificate.signing import SigningError, read_private_key, signed
         from spark_jobs.certificate.statement import make_certificate
         from spark_jobs.source.cluster import ClusterAway
-        from spark_jobs.source.places import plan
+        from spark_jobs.source.locations import plan
         from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
     except ModuleNotFoundError as error:
         _fail(f"no module {error.name}: run pip install 'metaq-broker[certificate,postgres]'")

@@ -132,7 +132,7 @@ def _run(
         from spark_jobs.reconciliation.reconcile import ClusterFacts
         from spark_jobs.reconciliation.reconcile import reconcile as reconciled
         from spark_jobs.source.cluster import ClusterAway
-        from spark_jobs.source.places import plan
+        from spark_jobs.source.locations import plan
         from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
     except ModuleNotFoundError as error:
         _fail(f"no module {error.name}: run pip install 'metaq-broker[spark,postgres]'")

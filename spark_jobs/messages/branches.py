@@ -20,7 +20,7 @@ class BranchExtent(NamedTuple):
     crc: int | None
 
 
-PartitionKey = tuple[bytes, int]  # topic as stored, and number
+BranchPartition = tuple[bytes, int]  # topic as stored, and number
 
 
 @dataclass(slots=True)
@@ -39,9 +39,9 @@ class UnendedBranches:
     """Branches that have not ended, by the LSN of their first record."""
 
     def __init__(self) -> None:
-        self._branches: dict[int, dict[PartitionKey, _Extents]] = {}
+        self._branches: dict[int, dict[BranchPartition, _Extents]] = {}
 
-    def put(self, branch_lsn: int, key: PartitionKey, extent: BranchExtent) -> None:
+    def put(self, branch_lsn: int, key: BranchPartition, extent: BranchExtent) -> None:
         """Add an extent of a TX_PUT."""
         self._of(branch_lsn, key).put.append(extent)
 
@@ -78,9 +78,9 @@ class UnendedBranches:
                 mine.left |= extents.left
                 mine.moved = extents.moved | mine.moved
 
-    def _of(self, branch_lsn: int, key: PartitionKey) -> _Extents:
+    def _of(self, branch_lsn: int, key: BranchPartition) -> _Extents:
         return self._branches.setdefault(branch_lsn, {}).setdefault(key, _Extents())
 
 
-def _key(name: PartitionName) -> PartitionKey:
+def _key(name: PartitionName) -> BranchPartition:
     return name.topic.encode(), name.partition

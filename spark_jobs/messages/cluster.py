@@ -23,8 +23,8 @@ from spark_jobs.messages.batches import PartitionId
 from spark_jobs.messages.options import ClusterAddress, InvalidOption
 from spark_jobs.messages.selection import Selection
 from zk.brokers.cluster import (
+    BrokerEntries,
     BrokerEntry,
-    Brokers,
     read_brokers,
     read_topic,
     read_topic_names,
@@ -121,9 +121,9 @@ class Cluster:
             raise InvalidOption('option "subscribePattern" needs "zookeeper": brokers do not list their topics')
         return [topic for topic in read_topic_names(self._client.session) if selection.wants_topic(topic)]
 
-    def _offered(self, topic: str) -> tuple[list[Partition], Routes, Brokers]:
+    def _offered(self, topic: str) -> tuple[list[Partition], Routes, BrokerEntries]:
         partitions: list[Partition]
-        brokers: Brokers
+        brokers: BrokerEntries
         if self._is_direct:
             view = self._client.topology.view(topic, ANSWER_TIMEOUT_S)
             partitions = list(view.partitions)

@@ -17,13 +17,13 @@ from spark_jobs.audit.checkpoint_files import read_checkpoints
 from spark_jobs.audit.index_files import index_file_rows, lsn_of
 from spark_jobs.messages.selection import Selection
 from spark_jobs.source.directory import SegmentSlice
-from spark_jobs.source.places import Place, open_segment
+from spark_jobs.source.locations import JournalLocation, open_segment
 
 _META_BYTES: Final = 4096  # of a first record, read with its header: a longer one is passed over
 _PUTS: Final = frozenset({RecordType.PUT, RecordType.PUT_BATCH, RecordType.TX_PUT})
 
 
-def first_wanted(place: Place, broker_id: int, slices: Sequence[SegmentSlice], selection: Selection) -> int:
+def first_wanted(place: JournalLocation, broker_id: int, slices: Sequence[SegmentSlice], selection: Selection) -> int:
     """Return an LSN below which nothing is published that *selection* wants; 0 if that is unknown, as it is of an
     object store. Raises StorageFailed."""
     if not isinstance(place, Path):

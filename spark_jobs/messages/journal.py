@@ -24,7 +24,7 @@ from spark_jobs.messages.published import PublishedBatch, PublishedMessages
 from spark_jobs.messages.segments import DataLost, SegmentFiles
 from spark_jobs.messages.selection import Selection
 from spark_jobs.source.directory import SUFFIX, SegmentSlice
-from spark_jobs.source.places import Place, owner_of, place_of, plan
+from spark_jobs.source.locations import JournalLocation, location_of, owner_of, plan
 
 SLICES_MAX: Final = 64  # of a task: brokers keep what a transaction has put within a few segments of its COMMIT
 
@@ -60,7 +60,7 @@ class JournalTask(InputPartition):
 class PlannedJournal(NamedTuple):
     """The journal in one place, as it was planned."""
 
-    place: Place
+    place: JournalLocation
     broker_id: int
     slices: list[SegmentSlice]
 
@@ -69,11 +69,11 @@ class PlannedJournal(NamedTuple):
         return JournalTask(str(self.place), self.broker_id, slices[-SLICES_MAX:], start, began)
 
 
-def journal_places(paths: Sequence[str]) -> list[Place]:
+def journal_places(paths: Sequence[str]) -> list[JournalLocation]:
     """Return *paths*, and for a directory that holds no segments those of its folders that do; each once. Raises
     StorageFailed."""
-    found: list[Place] = []
-    for path in map(place_of, paths):
+    found: list[JournalLocation] = []
+    for path in map(location_of, paths):
         if isinstance(path, str):
             found.append(path)
             continue
@@ -105,7 +105,7 @@ def plan_tasks(paths: Sequence[str], selection: Selection) -> list[JournalTask]:
 def journals(paths: Sequence[str]) -> list[PlannedJournal]:
     """Return the journals at *paths*, one a broker. Raises StorageFailed, ForeignJournal."""
     found: list[PlannedJournal] = []
-    owners: dict[int, Place] = {}
+    owners: dict[int, JournalLocation] = {}
     for path in journal_places(paths):
         slices = plan(path)
         broker_id = _broker_id(path, slices)
@@ -115,7 +115,7 @@ def journals(paths: Sequence[str]) -> list[PlannedJournal]:
     return found
 
 
-def _broker_id(path: Place, slices: list[SegmentSlice]) -> int:
+def _broker_id(path: JournalLocation, slices: list[SegmentSlice]) -> int:
     """Return the broker whose journal it is, by the manifest, or the last segment whose header reads, which retention
     does not take meanwhile. Raises StorageFailed."""
     if isinstance(path, str):
@@ -142,7 +142,7 @@ def read_task(
         _log.warning("messages left out %s", text)
 
     names = Names(task.broker_id, selection.span)
-    with SegmentFiles(place_of(task.path), task.slices) as files:
+    with SegmentFiles(location_of(task.path), task.slices) as files:
         found = PublishedMessages(files, len(task.slices) - 1, names, on_missing, task.start, selection.wants_xid)
         for batch in found:
             try:

@@ -22,7 +22,7 @@ from spark_jobs.messages import stream
 from spark_jobs.messages.journal import Began, JournalTask, PlannedJournal
 from spark_jobs.messages.segments import DataLost
 from spark_jobs.source.directory import MissingRange, SegmentSlice
-from spark_jobs.source.places import Place, open_segment
+from spark_jobs.source.locations import JournalLocation, open_segment
 from spark_jobs.source.record_block import RecordBlock
 from spark_jobs.source.segment_reader import SegmentReader
 
@@ -34,40 +34,40 @@ _SLAVE: Final = "slave.json"
 
 BEGAN: Final = "began"  # where the query did, beside its positions
 
-Positions = dict[str, dict[str, Any]]  # by broker id, as a checkpoint has them
+StreamPositions = dict[str, dict[str, Any]]  # by broker id, as a checkpoint has them
 
 
-class Position(NamedTuple):
+class StreamPosition(NamedTuple):
     """A boundary of records. *mark*: checksum of what stands before it, blank where nothing does."""
 
     lsn: int
     mark: str = ""
 
 
-def first_position(journal: PlannedJournal) -> Position:
+def first_position(journal: PlannedJournal) -> StreamPosition:
     """Return the beginning of what the journal has."""
     return position_at(journal, journal.slices[0].base)
 
 
-def position_at(journal: PlannedJournal, lsn: int) -> Position:
+def position_at(journal: PlannedJournal, lsn: int) -> StreamPosition:
     """Return the position of a record boundary. Raises StorageFailed."""
     before = next((each for each in journal.slices if each.base < lsn <= each.end), None)
     if before is None or before.size == 0:
-        return Position(lsn)
+        return StreamPosition(lsn)
     if not isinstance(journal.place, Path):
-        return Position(lsn, before.sha256[:_ARCHIVE_MARK] if lsn == before.end else "")
+        return StreamPosition(lsn, before.sha256[:_ARCHIVE_MARK] if lsn == before.end else "")
     at, data = min(lsn - before.base, before.size), b""
     file = open_segment(journal.place, before)
     try:
         while at > 0 and not any(data):  # the rest of a segment, behind a PAD
             end, at = at, max(0, at - _BEFORE_BYTES)
             data, _ = read_some(file.reader(), at, end)
-        return Position(lsn, f"{crc32(data):08x}")
+        return StreamPosition(lsn, f"{crc32(data):08x}")
     finally:
         file.close()
 
 
-def check_position(journal: PlannedJournal, position: Position) -> None:
+def check_position(journal: PlannedJournal, position: StreamPosition) -> None:
     """Raise DataLost if *position* is not one of this journal any more; StorageFailed if it is of an archive that does
     not hold it yet. A segment that retention has deleted is no loss if it ends there."""
     slices = journal.slices
@@ -91,7 +91,7 @@ def check_position(journal: PlannedJournal, position: Position) -> None:
         )
 
 
-def _is_archive(place: Place) -> bool:
+def _is_archive(place: JournalLocation) -> bool:
     return not isinstance(place, Path) or NAME in DirectoryStorage.open_for_reading(place).names()
 
 
@@ -167,16 +167,16 @@ def _blocks(
         file.close()
 
 
-def as_json(positions: Mapping[int, Position]) -> Positions:
+def as_json(positions: Mapping[int, StreamPosition]) -> StreamPositions:
     """Return *positions* as a checkpoint has them."""
     return {str(broker): {"lsn": at.lsn, "mark": at.mark} for broker, at in sorted(positions.items())}
 
 
-def from_json(positions: Positions) -> dict[int, Position]:
+def from_json(positions: StreamPositions) -> dict[int, StreamPosition]:
     """Return what `as_json` has written. Raises DataLost."""
     try:
         return {
-            int(broker): Position(int(at["lsn"]), str(at["mark"]))
+            int(broker): StreamPosition(int(at["lsn"]), str(at["mark"]))
             for broker, at in positions.items()
             if broker != BEGAN
         }
@@ -184,7 +184,7 @@ def from_json(positions: Positions) -> dict[int, Position]:
         raise DataLost("the checkpoint is not of a stream from journals: start with another checkpoint") from error
 
 
-def began_in(positions: Positions) -> Began:
+def began_in(positions: StreamPositions) -> Began:
     """Return where the query began whose checkpoint has *positions*."""
     found = positions.get(BEGAN, {"offsets": {}, "ms": None})
     return Began(stream.from_json(found["offsets"]), found["ms"])

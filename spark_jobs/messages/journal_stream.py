@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from spark_jobs.messages.journal import JournalTask, PlannedJournal, journals
 from spark_jobs.messages.journal_positions import (
     BEGAN,
-    Position,
-    Positions,
+    StreamPosition,
+    StreamPositions,
     as_json,
     began_in,
     boundary_from,
@@ -44,10 +44,10 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise InvalidOption('option "startingOffsets" of a journal can\'t be -1 for one partition: give its offset')
         self._options = options
         self._columns = columns
-        self._seen: Positions = {}
+        self._seen: StreamPositions = {}
         self._last: dict[int, int] | None = None  # where the query ends, with Trigger.AvailableNow
 
-    def initialOffset(self) -> Positions:  # noqa: N802 - the API's name
+    def initialOffset(self) -> StreamPositions:  # noqa: N802 - the API's name
         """Return where a new query begins. Raises StorageFailed, ForeignJournal."""
         start, start_ms = self._options.start, self._options.start_ms
         is_latest = start == LATEST and start_ms is None
@@ -66,7 +66,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix where the query will end. Raises StorageFailed, ForeignJournal."""
         self._last = {broker: readable_end(each, each.slices[0].base) for broker, each in self._journals().items()}
 
-    def latestOffset(self, start: Positions, limit: ReadLimit) -> Positions:  # noqa: N802 - the API's name
+    def latestOffset(self, start: StreamPositions, limit: ReadLimit) -> StreamPositions:  # noqa: N802 - the API's name
         """Return where a batch from *start* ends. A broker without a journal stays where it is.
 
         Raises DataLost for a journal that is not the one that was read, StorageFailed, ForeignJournal.
@@ -95,16 +95,16 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_more = {broker for broker, end in ends.items() if end > begins[broker].lsn}
         return as_json(begins | {broker: position_at(found[broker], ends[broker]) for broker in is_more}) | kept
 
-    def reportLatestOffset(self) -> Positions | None:  # noqa: N802 - the API's name
+    def reportLatestOffset(self) -> StreamPositions | None:  # noqa: N802 - the API's name
         """Return the ends that were last seen: with a batch's own end they are the lag, in bytes of journal."""
         return self._seen or None
 
-    def partitions(self, start: Positions, end: Positions) -> list[InputPartition]:
+    def partitions(self, start: StreamPositions, end: StreamPositions) -> list[InputPartition]:
         """Return the tasks of a batch. Raises DataLost, StorageFailed, ForeignJournal."""
         begins, ends, found = from_json(start), from_json(end), self._journals()
         tasks: list[InputPartition] = []
         for broker, until in sorted(ends.items()):
-            begin = begins.get(broker, Position(0))
+            begin = begins.get(broker, StreamPosition(0))
             if until.lsn <= begin.lsn:
                 continue
             if (each := found.get(broker)) is None:
@@ -125,10 +125,10 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _journals(self) -> dict[int, PlannedJournal]:
         return {each.broker_id: each for each in journals(self._options.paths)}
 
-    def _end(self, journal: PlannedJournal, begin: int) -> Position:
+    def _end(self, journal: PlannedJournal, begin: int) -> StreamPosition:
         return position_at(journal, readable_end(journal, begin))
 
-    def _begin(self, journal: PlannedJournal, position: Position) -> Position:
+    def _begin(self, journal: PlannedJournal, position: StreamPosition) -> StreamPosition:
         """Return *position*, or what is left of it with failOnDataLoss=false. Raises DataLost."""
         try:
             check_position(journal, position)

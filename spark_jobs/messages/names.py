@@ -15,13 +15,13 @@ class OffsetSpan(NamedTuple):
     end: int = LSN_MAX
 
 
-Wanted = Callable[[str, str], OffsetSpan | None]  # of topic and `broker-number`; None: nothing
+WantedOffsets = Callable[[str, str], OffsetSpan | None]  # of topic and `broker-number`; None: nothing
 
 
 class Names:
     """Partitions of one broker, numbered as they come."""
 
-    def __init__(self, broker_id: int, wanted: Wanted) -> None:
+    def __init__(self, broker_id: int, wanted: WantedOffsets) -> None:
         self.names: list[PartitionId] = []
         self.spans: list[OffsetSpan] = []
         self._broker_id = broker_id

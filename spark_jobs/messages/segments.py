@@ -12,7 +12,7 @@ from journal.errors import JournalError, StorageFailed
 from journal.wal.segments import SEGMENT_HEADER_BYTES
 from journal.wal.storage_file import StorageFile
 from spark_jobs.source.directory import MissingRange, SegmentSlice
-from spark_jobs.source.places import Place, lost_range, open_segment, plan
+from spark_jobs.source.locations import JournalLocation, lost_range, open_segment, plan
 from spark_jobs.source.record_block import RecordBlock
 from spark_jobs.source.segment_reader import SegmentReader
 
@@ -25,7 +25,7 @@ class DataLost(JournalError):
 class SegmentFiles:
     """Reads *slices* of the journal in *place*. A context manager, which closes what was opened."""
 
-    def __init__(self, place: Place, slices: Sequence[SegmentSlice]) -> None:
+    def __init__(self, place: JournalLocation, slices: Sequence[SegmentSlice]) -> None:
         self.slices = slices
         self._place = place
         self._bases = [each.base for each in slices]

@@ -20,7 +20,7 @@ from spark_jobs.messages.planning import fetch_tasks, read_messages, starting_of
 from spark_jobs.messages.segments import DataLost
 from zk.tree.nodes import Partition
 
-Offsets = dict[str, dict[str, int]]  # by topic and `broker-number`, as the checkpoint has them
+TopicOffsets = dict[str, dict[str, int]]  # by topic and `broker-number`, as the checkpoint has them
 _Part = TypeVar("_Part")
 _NOTHING: Final = Cut({}, {})
 
@@ -40,7 +40,7 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_cluster": None, "_cut": _NOTHING}
 
-    def initialOffset(self) -> Offsets:  # noqa: N802 - the API's name
+    def initialOffset(self) -> TopicOffsets:  # noqa: N802 - the API's name
         """Return where a new query begins. Raises MetaError, ZooKeeperError."""
         self._cut = self._connected().cut(self._options.selection)
         return as_json(starting_offsets(self._options, self._connected(), self._cut))
@@ -54,7 +54,7 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cut = self._connected().cut(self._options.selection)
         self._last = {name: found.end for name, found in self._cut.ranges.items()}
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - the API's name
+    def latestOffset(self, start: TopicOffsets, limit: ReadLimit) -> TopicOffsets:  # noqa: N802 - the API's name
         """Return where a batch from *start* ends. A partition whose broker is not up stays where it is; it fails a
         query with Trigger.AvailableNow, which would end without its messages.
 
@@ -78,11 +78,11 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = limited(begins, ends, limit.max_bytes)
         return as_json(ends)
 
-    def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - the API's name
+    def reportLatestOffset(self) -> TopicOffsets | None:  # noqa: N802 - the API's name
         """Return the ends that were last seen: with a batch's own end they are the lag, in bytes."""
         return as_json({name: found.end for name, found in self._cut.ranges.items()}) or None
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+    def partitions(self, start: TopicOffsets, end: TopicOffsets) -> list[InputPartition]:
         """Return the tasks of a batch. Raises DataLost for a partition that its broker has not any more, BrokerAway,
         MetaError, ZooKeeperError."""
         begins, ends = from_json(start), from_json(end)
@@ -134,14 +134,14 @@ def limited(begins: Mapping[_Part, int], ends: Mapping[_Part, int], bytes_max: i
     return {name: begin + -(-waiting[name] * bytes_max // total) for name, begin in begins.items()}
 
 
-def as_json(offsets: Mapping[PartitionId, int]) -> Offsets:
+def as_json(offsets: Mapping[PartitionId, int]) -> TopicOffsets:
     """Return *offsets* as a checkpoint has them."""
-    found: Offsets = {}
+    found: TopicOffsets = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[partition] = offset
     return found
 
 
-def from_json(offsets: Offsets) -> dict[PartitionId, int]:
+def from_json(offsets: TopicOffsets) -> dict[PartitionId, int]:
     """Return what `as_json` has written."""
     return {(topic, partition): offset for topic, found in offsets.items() for partition, offset in found.items()}

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from meta_client.transactions.names import TableName
-from spark_jobs.certificate.join import JoinedSides, JoinRequest, Progress, joined_sides, name_of
+from spark_jobs.certificate.join import JoinedSides, JoinRequest, OnStep, joined_sides, name_of
 from spark_jobs.certificate.statement import sentence
 from spark_jobs.reconciliation.apart import LISTED, Apart, BranchSide, Content, MarkerSide
 from spark_jobs.reconciliation.remedies import remedy_for
@@ -32,7 +32,7 @@ def reconcile(
     request: JoinRequest,
     facts: ClusterFacts | None,
     limit: int,
-    on_progress: Progress = lambda _: None,
+    on_progress: OnStep = lambda _: None,
 ) -> dict[str, Any]:
     """Return the reconciliation. At most *limit* transactions of each class are listed, the oldest first; all are
     counted. *facts* must be older than this call: resolvers raise generations meanwhile.

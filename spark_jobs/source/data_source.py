@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from journal.archive.download import ObjectDamaged, ObjectMissing
 from spark_jobs.source.directory import MissingRange, SegmentSlice
 from spark_jobs.source.filters import RowFilter
-from spark_jobs.source.places import Place, lost_range, open_segment, place_of, plan
+from spark_jobs.source.locations import JournalLocation, location_of, lost_range, open_segment, plan
 from spark_jobs.source.rows import bad_row, record_row
 from spark_jobs.source.schemas import RECORD_ARROW, RECORD_SCHEMA, RecordRow
 from spark_jobs.source.segment_reader import SegmentReader
@@ -62,7 +62,7 @@ class JournalDataSource(DataSource):
         if (path := self.options.get("path")) is None:
             raise ValueError(f'{FORMAT} needs option "path": the data directory of a broker, or an archive or its URL')
         kind = FilteringJournalReader if self._flag("pushFilters") else JournalReader
-        return kind(place_of(path), with_frames=self._flag("frames"))
+        return kind(location_of(path), with_frames=self._flag("frames"))
 
     def _flag(self, name: str) -> bool:
         text = self.options.get(name, "false").lower()
@@ -74,7 +74,7 @@ class JournalDataSource(DataSource):
 class JournalReader(DataSourceReader):
     """Plans on the driver and reads on the workers; pickled in between."""
 
-    def __init__(self, place: Place, *, with_frames: bool) -> None:
+    def __init__(self, place: JournalLocation, *, with_frames: bool) -> None:
         self._place = place
         self._with_frames = with_frames
         self._filter = RowFilter()

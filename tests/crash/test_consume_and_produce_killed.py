@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.offset_stores.places import TABLE
+from meta_client.consumer.offset_stores.row_key import TABLE
 from tests.crash.effects_child import GROUP, MADE, TOPIC
 from tests.crash.effects_service import WAIT_S, Service, kill_all
 from tests.fixtures.broker import BrokerProcess

@@ -23,7 +23,7 @@ from zk.session import lease as lease_module
 from zk.session.lease import Lease
 from zk.tree.claims import Claimed, OwnedBy, OwnerPaths, decode_epoch, ownership_check, plan_claim, plan_release
 from zk.tree.nodes import Node, OffsetNode, decode_offset_node
-from zk.tree.transactions import Transaction, Write
+from zk.tree.transactions import NodeTransaction, Write
 
 TIMEOUT_S = 10.0
 PLACE, OFFSET = OwnerPaths("/owner", "/epoch"), "/offset"
@@ -274,7 +274,7 @@ class Owners(RuleBasedStateMachine):
     def transact(
         self,
         process: Process,
-        transaction: Transaction,
+        transaction: NodeTransaction,
         done: Callable[[], None],
         arrives: Arrives = lambda owner, refused: None,
     ) -> None:

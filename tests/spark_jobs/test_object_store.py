@@ -18,7 +18,7 @@ from journal.wal.segments import Segments, segment_name
 from journal.wal.storage import DirectoryStorage
 from spark_jobs.audit.audit import audit_journal
 from spark_jobs.messages.segments import DataLost
-from spark_jobs.source.places import plan
+from spark_jobs.source.locations import plan
 from tests.fixtures.forked import run_metaq, run_module
 from tests.fixtures.s3_server import S3Server
 from tests.meta_broker.store.test_object_archive import bucket

@@ -21,7 +21,7 @@ class BrokerEntry:
     slaves: Mapping[int, BrokerUrl] = field(default_factory=dict)
 
 
-Brokers = Mapping[int, BrokerEntry]
+BrokerEntries = Mapping[int, BrokerEntry]
 """Every broker id with at least one broker up. Clients reconnect only when two views differ (spec 9.3)."""
 
 TopicBrokers = Mapping[BrokerName, TopicNode]
@@ -46,7 +46,7 @@ def subscribable_partitions(subscribed: TopicBrokers) -> list[Partition]:
     return sorted(found, key=string_order)
 
 
-def master_urls(publishers: TopicBrokers, brokers: Brokers) -> dict[int, BrokerUrl]:
+def master_urls(publishers: TopicBrokers, brokers: BrokerEntries) -> dict[int, BrokerUrl]:
     """Return the URLs of the masters that are up and accept messages of a topic, by broker id."""
     return {
         name.broker_id: master

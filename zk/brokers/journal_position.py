@@ -11,24 +11,24 @@ from typing import Annotated
 import msgspec
 
 from zk.brokers.json_node import JsonNode
+from zk.tree.nodes import NodeInt
 from zk.tree.paths import BrokerKey, BrokerNode
 
 _TEXT_MAX = 1024
 
-Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Text = Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)]
+_Text = Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)]
 
 
 class JournalPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Position of a journal: its last writer's epoch and incarnation, and the LSN below which everything was
     acknowledged and fsynced. *directory* and *host*: where that was; *time_ms*: since 1970."""
 
-    epoch: Natural
-    incarnation: Natural
-    end: Natural
-    directory: Text = ""
-    host: Text = ""
-    time_ms: Natural = 0
+    epoch: NodeInt
+    incarnation: NodeInt
+    end: NodeInt
+    directory: _Text = ""
+    host: _Text = ""
+    time_ms: NodeInt = 0
 
     @property
     def order(self) -> tuple[int, int, int]:

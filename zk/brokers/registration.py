@@ -15,7 +15,7 @@ from zk.session.session import ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName, TopicNode
 from zk.tree.paths import BrokerKey, BrokerNode, InvalidName, PresenceKey, TopicBrokerKey, TopicKind
-from zk.tree.transactions import Create, Transaction
+from zk.tree.transactions import Create, NodeTransaction
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class BrokerRegistration:
         nodes = {topic: self._nodes(topic, registration) for topic, registration in topics.items()}
         unwanted = {path: topic for topic, of_topic in nodes.items() for path, data in of_topic.items() if data is None}
         blocked = {unwanted[path] for path in self._session.read_many(unwanted)}
-        wanted: dict[str, Transaction] = {
+        wanted: dict[str, NodeTransaction] = {
             topic: tuple(Create(path, data, ephemeral=True) for path, data in of_topic.items() if data is not None)
             for topic, of_topic in nodes.items()
             if topic not in blocked
@@ -194,8 +194,8 @@ class BrokerRegistration:
         return blocked | wanted.keys()
 
     def _create_in_groups(
-        self, wanted: Mapping[str, Transaction], count: int, *, with_parents: bool
-    ) -> dict[str, Transaction]:
+        self, wanted: Mapping[str, NodeTransaction], count: int, *, with_parents: bool
+    ) -> dict[str, NodeTransaction]:
         """Create topics, *count* to a transaction. Returns the topics of refused transactions."""
         groups = [list(wanted)[start : start + count] for start in range(0, len(wanted), count)]
         transactions = [tuple(create for topic in group for create in wanted[topic]) for group in groups]
@@ -242,5 +242,5 @@ class BrokerRegistration:
         return self._session.paths.of(TopicBrokerKey(kind, topic, self._name))
 
 
-def _parents(transaction: Transaction) -> Transaction:
+def _parents(transaction: NodeTransaction) -> NodeTransaction:
     return tuple(Create(operation.path.rpartition("/")[0], b"") for operation in transaction)

@@ -20,7 +20,7 @@ EPOCH_MAX = 2**31 - 1
 _TEXT_MAX = 1024
 
 Slave = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-Text = Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)]
+_Text = Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)]
 
 
 class ReplicationNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,8 +34,8 @@ class ReplicationNode(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["async", "sync"] = "async"
     in_sync: Annotated[tuple[Slave, ...], msgspec.Meta(max_length=SLAVES_MAX)] = ()
     in_sync_min: Annotated[int, msgspec.Meta(ge=0, le=SLAVES_MAX)] = 0
-    master: Text = ""
-    claimed_by: Text = ""
+    master: _Text = ""
+    claimed_by: _Text = ""
 
 
 VersionedReplication = Versioned[ReplicationNode]

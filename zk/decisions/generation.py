@@ -3,22 +3,19 @@
 A table below its node was restored to an earlier time, or is a copy: rows may be gone from it, decisions among them.
 """
 
-from typing import Annotated
-
 import msgspec
 
 from zk.brokers.json_node import JsonNode
 from zk.session.session import ZooKeeperSession
+from zk.tree.nodes import NodeInt
 from zk.tree.paths import DecisionTableKey
-
-Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class TableGeneration(msgspec.Struct, frozen=True, kw_only=True):
     """Generation of a table, which only rises. *time_ms*: since 1970, by the resolver's clock; for display."""
 
-    generation: Natural
-    time_ms: Natural = 0
+    generation: NodeInt
+    time_ms: NodeInt = 0
 
 
 _NODES = JsonNode(TableGeneration, DecisionTableKey, 1024, "what a resolver writes about its decision table")

@@ -8,7 +8,7 @@ from zk.session.session import ZooKeeperSession
 from zk.tree.claims import Claimed, OwnedBy, ownership_check, plan_fencing
 from zk.tree.nodes import OffsetNode, Partition, TopicPartition, decode_offset_node
 from zk.tree.paths import PartitionKey, PartitionNode
-from zk.tree.transactions import Check, Create, RefusalReason, Transaction, Write
+from zk.tree.transactions import Check, Create, NodeTransaction, RefusalReason, Write
 
 
 class ZooKeeperOffsets:
@@ -86,7 +86,7 @@ class ZooKeeperOffsets:
         while pending := [key for key in offsets if key not in outcomes]:
             paths = {key: (places[key].owner, places[key].epoch, self._path(key)) for key in pending}
             nodes = self._session.read_many([path for three in paths.values() for path in three])
-            planned: dict[TopicPartition, tuple[Transaction, int]] = {}
+            planned: dict[TopicPartition, tuple[NodeTransaction, int]] = {}
             for key, (owner, epoch, path) in paths.items():
                 plan = plan_fencing(places[key], nodes.get(owner), nodes.get(epoch))
                 if isinstance(plan, OwnedBy):
@@ -105,7 +105,7 @@ class ZooKeeperOffsets:
                     self._session.ensure_parents([refused.operation.path])
         return outcomes
 
-    def _plan(self, key: TopicPartition, node: OffsetNode, claimed: Claimed, *, exists: bool) -> Transaction:
+    def _plan(self, key: TopicPartition, node: OffsetNode, claimed: Claimed, *, exists: bool) -> NodeTransaction:
         path, data = self._path(key), node.encode()
         fence = ownership_check(owner_paths(self._session.paths, self._group, key), claimed)
         return (*fence, Write(path, data) if exists else Create(path, data))

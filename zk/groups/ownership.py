@@ -7,7 +7,7 @@ from zk.session.session import ZooKeeperSession
 from zk.tree.claims import Claimed, OwnedBy, OwnerPaths, Unclaimable, plan_claim, plan_release
 from zk.tree.nodes import Partition, TopicPartition
 from zk.tree.paths import PartitionKey, PartitionNode, Paths
-from zk.tree.transactions import Create, RefusalReason, Remove, Transaction
+from zk.tree.transactions import Create, NodeTransaction, RefusalReason, Remove
 
 ClaimOutcome = Claimed | OwnedBy | Unclaimable
 
@@ -38,7 +38,7 @@ class Ownership:
                 [path for key in pending for path in (places[key].owner, places[key].epoch)]
             )
             session_id = self._session.session_id
-            planned: list[tuple[TopicPartition, Transaction, Claimed]] = []
+            planned: list[tuple[TopicPartition, NodeTransaction, Claimed]] = []
             for key in pending:
                 place, epoch_min = places[key], (epochs_min or {}).get(key, 0)
                 if (error := denied.get(place.owner) or denied.get(place.epoch)) is not None:
@@ -82,7 +82,7 @@ class Ownership:
         places = [self._place(key) for key in keys]
         nodes = self._session.read_many([place.owner for place in places])
         ours = self._session.session_id, self._consumer_id.encode()
-        removals: list[Transaction] = [
+        removals: list[NodeTransaction] = [
             (Remove(path, node.version),) for path, node in nodes.items() if (node.session_id, node.data) == ours
         ]
         self._session.transact_many(removals)  # a refused one has a new owner

@@ -13,7 +13,7 @@ from zk.tree.nodes import Node
 
 T = TypeVar("T")
 
-Reader = Callable[[Collection[str]], tuple[Mapping[str, Node], Mapping[str, RefusedNode]]]
+ReadNodes = Callable[[Collection[str]], tuple[Mapping[str, Node], Mapping[str, RefusedNode]]]
 
 NODES_MAX: Final = 10_000  # remembered; more are skipped all the same
 
@@ -38,7 +38,7 @@ class MalformedNodes:
             _log.warning("node skipped: %s", error)
             self._found[error.path] = error
 
-    def read(self, reader: Reader, paths: Collection[str], decode: Callable[[str, bytes], T]) -> dict[str, T]:
+    def read(self, reader: ReadNodes, paths: Collection[str], decode: Callable[[str, bytes], T]) -> dict[str, T]:
         """Read and decode nodes with *reader*, a session's `read_readable`. Omits those that do not exist, and skips
         those that *decode* raises MalformedNode for, or that access rules deny."""
         nodes, refused = reader(paths)

@@ -6,7 +6,7 @@ from typing import Any, Final, assert_never
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, RolledBackError
 
 from zk.errors import RefusedNode
-from zk.tree.transactions import Check, Create, RefusalReason, Remove, Transaction, TransactionRefused, Write
+from zk.tree.transactions import Check, Create, NodeTransaction, RefusalReason, Remove, TransactionRefused, Write
 
 _REASONS: Final = (
     (NodeExistsError, RefusalReason.EXISTS),
@@ -15,7 +15,7 @@ _REASONS: Final = (
 )
 
 
-def send_transaction(client: Any, operations: Transaction) -> Any:
+def send_transaction(client: Any, operations: NodeTransaction) -> Any:
     """Send *operations* through a KazooClient, and return its pending result. Does not wait."""
     request = client.transaction()
     for operation in operations:
@@ -33,7 +33,7 @@ def send_transaction(client: Any, operations: Transaction) -> Any:
     return request.commit_async()
 
 
-def refusal_of(operations: Transaction, results: Sequence[object]) -> TransactionRefused | RefusedNode | None:
+def refusal_of(operations: NodeTransaction, results: Sequence[object]) -> TransactionRefused | RefusedNode | None:
     """Return the refusal in kazoo's results, if any: one per operation, all exceptions if one is refused; RefusedNode
     if access rules deny it."""
     for operation, result in zip(operations, results, strict=True):

@@ -38,7 +38,7 @@ from zk.session.newcomer import finds_less
 from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity, is_open
 from zk.tree.nodes import Node
 from zk.tree.paths import Paths, parent_of
-from zk.tree.transactions import Transaction, TransactionRefused
+from zk.tree.transactions import NodeTransaction, TransactionRefused
 
 SESSION_TIMEOUT_MS = 30_000  # spec 6.1; a client's code shares the interpreter with its user's, a broker's does not
 CONNECT_TIMEOUT_MS = 15_000
@@ -291,7 +291,7 @@ class ZooKeeperSession:
         for parent in sorted({parent_of(path) for path in paths}):
             self.ensure(parent)
 
-    def transact_many(self, transactions: Sequence[Transaction]) -> list[TransactionRefused | None]:
+    def transact_many(self, transactions: Sequence[NodeTransaction]) -> list[TransactionRefused | None]:
         """Do transactions as transact_each does. Raises RefusedNode for one that access rules deny."""
         outcomes = self.transact_each(transactions)
         for outcome in outcomes:
@@ -299,7 +299,7 @@ class ZooKeeperSession:
                 raise outcome
         return [outcome for outcome in outcomes if not isinstance(outcome, RefusedNode)]
 
-    def transact_each(self, transactions: Sequence[Transaction]) -> list[TransactionRefused | RefusedNode | None]:
+    def transact_each(self, transactions: Sequence[NodeTransaction]) -> list[TransactionRefused | RefusedNode | None]:
         """Do each transaction atomically, pipelined. Returns the refusal or None for each, in order.
 
         If it raises, any of them may have been done.

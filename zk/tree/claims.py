@@ -13,7 +13,7 @@ from typing import Final
 
 from zk.errors import MalformedNode, ZooKeeperError
 from zk.tree.nodes import INT64_MAX, Node
-from zk.tree.transactions import Check, Create, Operation, Remove, Transaction, Write
+from zk.tree.transactions import Check, Create, NodeTransaction, Operation, Remove, Write
 
 _EPOCH: Final = re.compile(rb"[0-9]{1,19}")
 
@@ -52,7 +52,7 @@ class OwnerPaths:
 
 def plan_claim(
     place: OwnerPaths, consumer_id: str, session_id: int, owner: Node | None, epoch: Node | None, epoch_min: int = 0
-) -> tuple[Transaction, Claimed] | OwnedBy:
+) -> tuple[NodeTransaction, Claimed] | OwnedBy:
     """Plan a claim, or a repeated claim, given both nodes as they were read.
 
     The new epoch is *epoch_min* at least. If ZooKeeper refuses the transaction, a node changed: read and plan again,
@@ -81,23 +81,23 @@ def plan_claim(
     return tuple(operations), Claimed(number, owner_version, epoch.version + 1)
 
 
-def ownership_check(place: OwnerPaths, claimed: Claimed) -> Transaction:
+def ownership_check(place: OwnerPaths, claimed: Claimed) -> NodeTransaction:
     """Return the checks that begin every transaction only the owner may do."""
     return Check(place.owner, claimed.owner_version), Check(place.epoch, claimed.epoch_version)
 
 
-def plan_release(place: OwnerPaths, claimed: Claimed) -> Transaction:
+def plan_release(place: OwnerPaths, claimed: Claimed) -> NodeTransaction:
     """Plan a release; refused if the partition has another owner by now."""
     return Check(place.epoch, claimed.epoch_version), Remove(place.owner, claimed.owner_version)
 
 
-def plan_fencing(place: OwnerPaths, owner: Node | None, epoch: Node | None) -> tuple[Transaction, int] | OwnedBy:
+def plan_fencing(place: OwnerPaths, owner: Node | None, epoch: Node | None) -> tuple[NodeTransaction, int] | OwnedBy:
     """Plan a raise of the epoch, which fences the partition's owner, for an operator. Returns the new epoch too.
 
     OwnedBy: a genuine member owns it, which ignores epochs and cannot be fenced. Refused if a new owner comes
     meanwhile. Raises MalformedNode.
     """
-    fence: Transaction = Create(place.owner, b"", ephemeral=True), Remove(place.owner, 0)  # there is no owner
+    fence: NodeTransaction = Create(place.owner, b"", ephemeral=True), Remove(place.owner, 0)  # there is no owner
     if owner is not None:
         if owner.version == 0:
             return OwnedBy(owner.data.decode(errors="replace"))

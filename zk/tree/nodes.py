@@ -16,6 +16,7 @@ from zk.tree.broker_url import BrokerUrl, InvalidUrl
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 BROKER_ID_MAX = 2**31 - 1
+NodeInt = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]  # in nodes of JSON
 PARTITIONS_MAX = 65_536  # of one topic on one broker; readers list them all, so the number needs a limit
 NO_MESSAGE_ID = -1  # the offset was set by hand or by a tool, not by consuming a message
 

@@ -39,7 +39,7 @@ class Check:
 
 
 Operation = Create | Write | Remove | Check
-Transaction = tuple[Operation, ...]
+NodeTransaction = tuple[Operation, ...]
 
 
 class RefusalReason(Enum):

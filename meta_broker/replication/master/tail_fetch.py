@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 PAUSE_S_MIN: Final = 0.5
 PAUSE_S_MAX: Final = 30.0
 
-Sender = TypeVar("Sender")
+_Sender = TypeVar("_Sender")
 
 
-class TailFetch(Generic[Sender]):
+class TailFetch(Generic[_Sender]):
     """At most one fetch, from the slave of *sender*. Loop thread only."""
 
     def __init__(self, directory: str, clock: Callable[[], float]) -> None:
-        self.sender: Sender | None = None  # while one runs
+        self.sender: _Sender | None = None  # while one runs
         self._directory = directory
         self._clock = clock
         self._not_before: dict[int, float] = {}  # by slave
@@ -33,7 +33,7 @@ class TailFetch(Generic[Sender]):
         self._handshake: Handshake
         self._file: TailFile
 
-    def begin(self, sender: Sender, handshake: Handshake, divergence_lsn: Lsn) -> None:
+    def begin(self, sender: _Sender, handshake: Handshake, divergence_lsn: Lsn) -> None:
         """Begin to fetch [*divergence_lsn*, end of the slave's journal). Raises LinkRefused."""
         if self.sender is not None:
             raise LinkRefused("this master fetches from another slave what it lost")
@@ -52,7 +52,7 @@ class TailFetch(Generic[Sender]):
         self.sender, self._handshake = sender, handshake
 
     def add(
-        self, sender: Sender, lsn: Lsn, data: bytes | memoryview, epoch_history: Collection[WriterEpoch]
+        self, sender: _Sender, lsn: Lsn, data: bytes | memoryview, epoch_history: Collection[WriterEpoch]
     ) -> LostTail | None:
         """Add a piece; return the tail once it is complete. *epoch_history*: this master's. Raises LinkRefused."""
         if self.sender is None or self.sender is not sender:
@@ -70,7 +70,7 @@ class TailFetch(Generic[Sender]):
         dropped = frozenset(epoch for epoch in epoch_history if epoch.lsn >= file.divergence_lsn)
         return LostTail(file.divergence_lsn, end, self._handshake.slave_id, file, dropped)
 
-    def give_up(self) -> Sender | None:
+    def give_up(self) -> _Sender | None:
         """End a fetch that runs, and return its sender."""
         sender, self.sender = self.sender, None
         if sender is not None:

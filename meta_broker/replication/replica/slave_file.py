@@ -7,20 +7,19 @@ While the file exists, the directory holds a copy, and no master starts on it.
 import contextlib
 import os
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from journal.errors import StorageFailed
+from journal.records.header import Natural
 from journal.repair.offline import REPLICA_FILE
 from journal.wal.file_move import sync_directory
 from meta_broker.errors import ConfigError, with_remedy
+from meta_broker.replication.link_protocol import LinkText
 
 FILE_NAME: Final = REPLICA_FILE
 _BYTES_MAX = 16 * 1024  # usually some 300
-
-Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Text = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
 class SlaveFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,10 +29,10 @@ class SlaveFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     acknowledged, as received at *heard_ms*, milliseconds since 1970. *in_sync*: whether this slave was in sync then.
     """
 
-    cluster: Text
+    cluster: LinkText
     broker_id: Natural
     slave_id: Natural
-    master: Text = ""
+    master: LinkText = ""
     epoch: Natural = 0
     end: Natural = 0
     high_watermark: Natural = msgspec.field(default=0, name="fence")

@@ -16,7 +16,7 @@ _EVENTS = {
     TransactionVerb.ROLLBACK: BranchEvent.ROLLBACK,
 }
 
-Place = tuple[str, int]
+PartitionNumber = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class MemoryBranch:
     owner: object  # connection of a local transaction
     expires_at: float | None = None
     state: BranchState = BranchState.START
-    puts: list[tuple[Place, bytes]] = field(default_factory=list)
+    puts: list[tuple[PartitionNumber, bytes]] = field(default_factory=list)
 
     def step(self, event: BranchEvent) -> None:
         """Apply *event*. Raises VerbRefused if the table does not allow it."""
@@ -37,7 +37,7 @@ class MemoryBranch:
 class MemoryBranches:
     """Live branches, and the outcomes of XA ones. *publish* is called with what a commit makes visible."""
 
-    def __init__(self, publish: Callable[[Place, bytes], None]) -> None:
+    def __init__(self, publish: Callable[[PartitionNumber, bytes], None]) -> None:
         self._publish = publish
         self._live: dict[BranchKey, MemoryBranch] = {}
         self._ended: dict[BranchKey, Outcome] = {}
@@ -51,7 +51,7 @@ class MemoryBranches:
             raise BranchNotStarted(key)
         return branch
 
-    def put(self, key: BranchKey, owner: object, place: Place, frames: bytes) -> None:
+    def put(self, key: BranchKey, owner: object, place: PartitionNumber, frames: bytes) -> None:
         branch = self.find(key, owner)
         branch.step(BranchEvent.PUT)
         branch.puts.append((place, frames))

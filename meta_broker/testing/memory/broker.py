@@ -14,7 +14,7 @@ from journal.records.header import Offset
 from journal.records.producer_state import BatchSequence, SequenceTooOld, StoredBatch
 from journal.records.states import BranchNotStarted, BranchState, VerbRefused, XaCode
 from journal.records.xid import LocalKey
-from meta_broker.testing.memory.branches import MemoryBranches, Place
+from meta_broker.testing.memory.branches import MemoryBranches, PartitionNumber
 from meta_broker.testing.memory.partitions import MemoryPartition, MemoryStore
 from meta_client.net.pending_reply import PendingReply
 from meta_client.protocol.answers import PartitionOffsets, PutPlace, format_keys, format_offset_range, format_put_place
@@ -45,7 +45,7 @@ from meta_client.protocol.xa import format_xa_failure
 EXTENSIONS = ("mput", "fetch", "offsets", "status")
 IDS_ALIGNED = 1 << SEQUENCE_BITS  # ids of one batch agree in all but so many low bits
 
-Clock = Callable[[], float]
+MemoryClock = Callable[[], float]
 
 
 class Refusal(Exception):
@@ -72,7 +72,7 @@ class MemoryBroker:
     """
 
     def __init__(
-        self, broker_id: int, topics: dict[str, int], clock: Clock, topic_used: Callable[[str, int], None]
+        self, broker_id: int, topics: dict[str, int], clock: MemoryClock, topic_used: Callable[[str, int], None]
     ) -> None:
         self.broker_id = broker_id
         self._topics = topics
@@ -200,10 +200,10 @@ class MemoryBroker:
             raise Refusal(Status.BAD_REQUEST, str(error)) from error
         return first_id, bytes(frames)
 
-    def _append(self, place: Place, frames: bytes) -> int:
+    def _append(self, place: PartitionNumber, frames: bytes) -> int:
         return self._store.of(*place).append(frames, int(self._clock() * 1000))
 
-    def _commit(self, place: Place, frames: bytes) -> None:
+    def _commit(self, place: PartitionNumber, frames: bytes) -> None:
         self._append(place, frames)
 
     def _read(self, request: Get | Fetch) -> bytes:

@@ -9,7 +9,7 @@ from zk.session.lease import now
 from zk.session.security import SessionCredentials
 from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.tree.nodes import Node
-from zk.tree.transactions import Create, Remove, Transaction, TransactionRefused, Write
+from zk.tree.transactions import Create, NodeTransaction, Remove, TransactionRefused, Write
 
 LEASE_S = 365 * 24 * 3600.0
 
@@ -76,7 +76,7 @@ class MemorySession(ZooKeeperSession):
             return 0 if self.create(path, data) else None
         return version + 1 if self._tree.transact((Write(path, data, version),), self._id) is None else None
 
-    def transact_each(self, transactions: Sequence[Transaction]) -> list[TransactionRefused | RefusedNode | None]:
+    def transact_each(self, transactions: Sequence[NodeTransaction]) -> list[TransactionRefused | RefusedNode | None]:
         return [self._tree.transact(operations, self._id) for operations in transactions]
 
     def delete(self, path: str, version: int = -1) -> bool:

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from zk.tree.nodes import Node
-from zk.tree.transactions import Check, Create, Operation, RefusalReason, Remove, Transaction, TransactionRefused, Write
+from zk.tree.transactions import (
+    Check,
+    Create,
+    NodeTransaction,
+    Operation,
+    RefusalReason,
+    Remove,
+    TransactionRefused,
+    Write,
+)
 
 Watch = Callable[[object], None]
 
@@ -64,7 +73,7 @@ class Tree:
                 self._do(Create(path, b""), 0)
         self._tell()
 
-    def transact(self, operations: Transaction, session_id: int) -> TransactionRefused | None:
+    def transact(self, operations: NodeTransaction, session_id: int) -> TransactionRefused | None:
         """Apply all operations or none; return the first refused one, with the reason."""
         with self._lock:
             before = {path: self._copy(path) for path in self._touched(operations)}
@@ -75,7 +84,7 @@ class Tree:
         self._tell()
         return None
 
-    def _touched(self, operations: Transaction) -> set[str]:
+    def _touched(self, operations: NodeTransaction) -> set[str]:
         paths = {operation.path for operation in operations}
         return paths | {parent_of(path) for path in paths}
 

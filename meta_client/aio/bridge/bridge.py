@@ -20,7 +20,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 from greenlet import getcurrent, greenlet
 
 Arguments = ParamSpec("Arguments")
-Outcome = TypeVar("Outcome")
+_Outcome = TypeVar("_Outcome")
 
 PATIENCE_S: Final = 10.0  # time limit for shielded work of a cancelled task
 
@@ -36,14 +36,14 @@ class _Rules(greenlet):
     is_cancelled = False  # cancelled while shielded; CancelledError not raised yet
 
 
-async def run(rules: Callable[Arguments, Outcome], *arguments: Arguments.args, **named: Arguments.kwargs) -> Outcome:
+async def run(rules: Callable[Arguments, _Outcome], *arguments: Arguments.args, **named: Arguments.kwargs) -> _Outcome:
     """Call *rules*, which may `wait`. Raises their error; cancelling the task raises CancelledError in them."""
-    return cast(Outcome, await _drive(_Rules(rules), arguments, named))
+    return cast(_Outcome, await _drive(_Rules(rules), arguments, named))
 
 
 async def run_shielded(
-    rules: Callable[Arguments, Outcome], *arguments: Arguments.args, **named: Arguments.kwargs
-) -> Outcome:
+    rules: Callable[Arguments, _Outcome], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> _Outcome:
     """Run *rules* to their end, like `run`, even if the calling task is cancelled.
 
     CancelledError is raised in them at their next wait outside `shielded`. Waits beyond PATIENCE_S are cancelled
@@ -66,7 +66,7 @@ async def run_shielded(
             due = now() + PATIENCE_S
             ending.cancel()
     if cancelled is None:
-        return cast(Outcome, ending.result())
+        return cast(_Outcome, ending.result())
     failure = None if ending.cancelled() else ending.exception()
     if failure is not None:
         _log.info("what a cancelled task had begun ended error=%s", failure)
@@ -92,7 +92,7 @@ def is_inside() -> bool:
     return isinstance(getcurrent(), _Rules)
 
 
-def wait(awaitable: Awaitable[Outcome]) -> Outcome:
+def wait(awaitable: Awaitable[_Outcome]) -> _Outcome:
     """Suspend the task until *awaitable* is done; return its result. Only inside `run`."""
     inner = getcurrent()
     assert isinstance(inner, _Rules), "rules that wait belong into run()"
@@ -102,7 +102,7 @@ def wait(awaitable: Awaitable[Outcome]) -> Outcome:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()  # raises in *awaitable* at its next wait
-    return cast(Outcome, inner.parent.switch(awaitable))
+    return cast(_Outcome, inner.parent.switch(awaitable))
 
 
 @contextmanager
@@ -127,13 +127,13 @@ def check_cancelled() -> None:
 
 
 async def in_thread(
-    work: Callable[Arguments, Outcome], *arguments: Arguments.args, **named: Arguments.kwargs
-) -> Outcome:
+    work: Callable[Arguments, _Outcome], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> _Outcome:
     """Call *work* in a new thread with a copy of the context. A cancelled task does not wait for it.
 
     Doesn't use the loop's default executor: *work* may wait for listeners that need a place in it.
     """
-    done: Future[Outcome] = Future()
+    done: Future[_Outcome] = Future()
     done.set_running_or_notify_cancel()
     context = copy_context()
 

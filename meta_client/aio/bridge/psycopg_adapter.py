@@ -9,7 +9,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import tuple_row
 
 from meta_client.aio.bridge.bridge import wait
-from meta_client.coordinator.postgres import Connection
+from meta_client.coordinator.postgres import PostgresConnection
 
 paramstyle: Final = "pyformat"  # by these two names is a module of PEP 249 known
 Error: Final = psycopg.Error
@@ -117,6 +117,6 @@ class PsycopgConnection:
         return wait(self.connection.tpc_recover())
 
 
-def adapted(connection: "AsyncConnection[Any]") -> Connection:
+def adapted(connection: "AsyncConnection[Any]") -> PostgresConnection:
     """Wrap *connection* in the synchronous interface, as far as it is used here."""
-    return cast(Connection, PsycopgConnection(connection))
+    return cast(PostgresConnection, PsycopgConnection(connection))

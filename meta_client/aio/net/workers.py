@@ -13,7 +13,7 @@ from meta_client.consumer.listener_exit import is_coroutine_function, listener_e
 
 RESTART_S: Final = 0.1  # a loop that is shutting down ends before that
 
-Delivered = TypeVar("Delivered")
+_Delivered = TypeVar("_Delivered")
 
 _log = logging.getLogger(__name__)
 
@@ -104,15 +104,15 @@ class Tasks:
         else:  # the redelivery thread
             work()
 
-    def listener(self, topic: str, function: Callable[[Delivered], object]) -> Callable[[Delivered], object]:
+    def listener(self, topic: str, function: Callable[[_Delivered], object]) -> Callable[[_Delivered], object]:
         if not is_coroutine_function(function):
             raise TypeError(
                 f"topic {topic}: listener {function!r} is no coroutine function (`async def`) and would stop the "
                 "loop: meta_client.Client, the client with threads, calls plain functions"
             )
-        coroutine_of = cast(Callable[[Delivered], Coroutine[Any, Any, object]], function)
+        coroutine_of = cast(Callable[[_Delivered], Coroutine[Any, Any, object]], function)
 
-        def call(delivered: Delivered) -> object:
+        def call(delivered: _Delivered) -> object:
             handled = _Handled(coroutine_of(delivered))
             if is_inside():
                 return wait(handled)

@@ -28,7 +28,7 @@ from meta_client.protocol.messages import HEADER_BYTES
 from zk.forks import invalidate_after_fork
 from zk.tree.nodes import Partition
 
-Facts = ParamSpec("Facts")
+_Facts = ParamSpec("_Facts")
 
 _log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class Sender:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def _tell(
-        self, event: Callable[Concatenate[float, Facts], None], *facts: Facts.args, **named: Facts.kwargs
+        self, event: Callable[Concatenate[float, _Facts], None], *facts: _Facts.args, **named: _Facts.kwargs
     ) -> None:
         """Tell the engine of *event*, then do what it wants done."""
         event(time.monotonic(), *facts, **named)

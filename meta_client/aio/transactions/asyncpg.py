@@ -37,7 +37,7 @@ from meta_client.transactions.postgres_table import (
 from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line
 from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
-Connect = Callable[[], Any]  # makes another connection, inside `run`
+_Connect = Callable[[], Any]  # makes another connection, inside `run`
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class AsyncpgSession:
     survives_release = True
     failures: tuple[type[Exception], ...] = FAILURES
 
-    def __init__(self, given: Any, connect: Connect | None = None) -> None:
+    def __init__(self, given: Any, connect: _Connect | None = None) -> None:
         """*connect* makes another connection where the parameters of this one cannot."""
         self._given = given
         self._connect = connect
@@ -177,7 +177,7 @@ class AsyncpgSession:
 class AdaptedSession(AsyncpgSession):
     """The connection behind one of SQLAlchemy's, which begins and ends transactions itself."""
 
-    def __init__(self, adapter: Any, connect: Connect) -> None:
+    def __init__(self, adapter: Any, connect: _Connect) -> None:
         """*adapter*: SQLAlchemy's PEP 249 connection."""
         super().__init__(adapter.driver_connection, connect)
         self.failures = (adapter.dbapi.Error, *FAILURES)
@@ -201,7 +201,7 @@ class AdaptedSession(AsyncpgSession):
         """Do nothing: SQLAlchemy must see the failed transaction itself."""
 
 
-def _reconnect(driver: Any) -> Connect:
+def _reconnect(driver: Any) -> _Connect:
     """Return a factory of connections like *driver*, a Connection; uses private attributes."""
     where, parameters = driver._addr, driver._params
     if isinstance(where, str):  # a socket's path
@@ -224,7 +224,7 @@ def _reconnect(driver: Any) -> Connect:
     return functools.partial(connected, again)
 
 
-def _open_over(connect: Connect, schema: str | None = None) -> SqlTable:
+def _open_over(connect: _Connect, schema: str | None = None) -> SqlTable:
     connection = made_by(connect)
     try:
         wait(connection.execute("; ".join(OWN)))

@@ -16,14 +16,14 @@ from meta_client.transactions.postgres import HOW, PostgresSession, open_over
 from meta_client.transactions.postgres_block import TaskBlock, ThreadBlock
 from meta_client.transactions.table import Opener
 
-Connect = Callable[[], AsyncConnection[Any]]  # inside `run`
+_Connect = Callable[[], AsyncConnection[Any]]  # inside `run`
 
 
 class AsyncPostgresSession(PostgresSession):
     """One connection at any isolation level, with or without autocommit, in or outside a transaction. Inside `run`."""
 
     def __init__(
-        self, connection: AsyncConnection[Any], connect: Connect | None = None, *, is_managed: bool = False
+        self, connection: AsyncConnection[Any], connect: _Connect | None = None, *, is_managed: bool = False
     ) -> None:
         super().__init__(adapted(connection), is_managed=is_managed, given=connection)
         self._connect_again = connect
@@ -65,5 +65,5 @@ class _Waited:
         wait(self._block.__aexit__(kind, error, trace))
 
 
-def _another(connect: Connect) -> psycopg.Connection[Any]:
+def _another(connect: _Connect) -> psycopg.Connection[Any]:
     return adapted(connect())

@@ -9,7 +9,7 @@ from meta_client.aio.bridge.bridge import is_inside, run, wait
 from meta_client.transactions.statements import not_a_connection
 from meta_client.transactions.table import DecisionTable, Opener
 
-Outcome = TypeVar("Outcome")
+_Outcome = TypeVar("_Outcome")
 
 
 def for_threads_too(open_table: Opener) -> Opener:
@@ -52,5 +52,5 @@ class _PrivateLoop:
         method: Callable[..., Any] = getattr(self._table, name)
         return lambda *arguments: self._do(method, *arguments)
 
-    def _do(self, work: Callable[..., Outcome], *arguments: object) -> Outcome:
+    def _do(self, work: Callable[..., _Outcome], *arguments: object) -> _Outcome:
         return self._runner.run(run(work, *arguments))

@@ -14,7 +14,7 @@ from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offset_stores.errors import NotInTransaction
 from meta_client.consumer.offset_stores.moves import batches, read_offset, store, take
-from meta_client.consumer.offset_stores.places import TABLE, place_of
+from meta_client.consumer.offset_stores.row_key import TABLE, row_key
 from meta_client.consumer.offsets import MovedByListeners, OffsetEntry
 from zk.tree.nodes import Partition
 
@@ -66,7 +66,7 @@ class TransactionOffsetStore(MovedByListeners):
             if not self._is_made:
                 rows.create()
                 self._is_made = True
-            return read_offset(rows, place_of(topic, partition, self.group))
+            return read_offset(rows, row_key(topic, partition, self.group))
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
         """Store resets. Other progress is in the table since the listener's transaction committed."""

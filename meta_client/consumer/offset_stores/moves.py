@@ -6,20 +6,20 @@ from operator import attrgetter
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offset_stores.errors import OffsetsMalformed, TakenMeanwhile
-from meta_client.consumer.offset_stores.places import Place, place_of
+from meta_client.consumer.offset_stores.row_key import OffsetRowKey, row_key
 from meta_client.consumer.offset_stores.rows import OffsetRows
 from meta_client.consumer.offsets import OffsetEntry
 from zk.tree.nodes import INT64_MAX, NO_MESSAGE_ID, Partition
 
 
-def read_offset(rows: OffsetRows, place: Place) -> int | None:
+def read_offset(rows: OffsetRows, key: OffsetRowKey) -> int | None:
     """Return the stored offset; None if there is none. Raises OffsetsMalformed."""
-    found = rows.read(place)
+    found = rows.read(key)
     if found is None:
         return None
     if not isinstance(found, int) or not 0 <= found <= INT64_MAX:
         raise OffsetsMalformed(
-            f"group {place.group_id} is said to be at {found!r} of {place.topic}/{place.partition}, which can't be: "
+            f"group {key.group_id} is said to be at {found!r} of {key.topic}/{key.partition}, which can't be: "
             "correct or delete its row"
         )
     return found
@@ -28,26 +28,26 @@ def read_offset(rows: OffsetRows, place: Place) -> int | None:
 def store(rows: OffsetRows, group: str, entries: Sequence[OffsetEntry]) -> None:
     """Store *entries*; without is_reset an offset that would go back is ignored."""
     for entry in entries:
-        place = place_of(entry.topic, entry.partition, group)
+        key = row_key(entry.topic, entry.partition, group)
         at_most = INT64_MAX if entry.is_reset else entry.offset
-        if not rows.move(place, entry.offset, entry.message_id, 0, at_most) and read_offset(rows, place) is None:
-            rows.insert(place, entry.offset, entry.message_id)
+        if not rows.move(key, entry.offset, entry.message_id, 0, at_most) and read_offset(rows, key) is None:
+            rows.insert(key, entry.offset, entry.message_id)
 
 
 def take(rows: OffsetRows, group: str, batch: Batch) -> list[ReceivedMessage]:
     """Mark *batch* as consumed and return its unconsumed messages: usually all, those after the stored offset, or none.
     Raises TakenMeanwhile, OffsetsMalformed."""
-    place = place_of(batch.topic, batch.partition, group)
+    key = row_key(batch.topic, batch.partition, group)
     last_id = batch.messages[-1].message_id if batch.messages else NO_MESSAGE_ID
-    if rows.move(place, batch.next_offset, last_id, 0, batch.offset):
+    if rows.move(key, batch.next_offset, last_id, 0, batch.offset):
         return list(batch.messages)
-    stored = read_offset(rows, place)
+    stored = read_offset(rows, key)
     if stored is None:
-        rows.insert(place, batch.next_offset, last_id)
+        rows.insert(key, batch.next_offset, last_id)
         return list(batch.messages)
     if stored >= batch.next_offset:
         return []
-    if not rows.move(place, batch.next_offset, last_id, stored, stored):
+    if not rows.move(key, batch.next_offset, last_id, stored, stored):
         raise TakenMeanwhile(
             f"{batch.topic}/{batch.partition} at {batch.offset}: another transaction of group {group} took some of it "
             "at the same moment: let this error out, and the batch comes again"

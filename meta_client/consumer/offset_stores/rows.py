@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from meta_client.consumer.offset_stores.errors import NoDatabase
-from meta_client.consumer.offset_stores.places import PARTITION_MAX, TEXT_MAX, Place
+from meta_client.consumer.offset_stores.row_key import PARTITION_MAX, TEXT_MAX, OffsetRowKey
 
 try:
     from sqlalchemy import (
@@ -105,24 +105,24 @@ class OffsetRows(ABC):
             self._connection.rollback()
             self._execute(self._statements.probe, {})  # another process made it meanwhile, or this raises the cause
 
-    def read(self, place: Place) -> object:
+    def read(self, key: OffsetRowKey) -> object:
         """Return the stored value of the offset; None without a row."""
-        return self._scalar(self._statements.read, _at(place))
+        return self._scalar(self._statements.read, _at(key))
 
-    def move(self, place: Place, offset: int, message_id: int, at_least: int, at_most: int) -> bool:
+    def move(self, key: OffsetRowKey, offset: int, message_id: int, at_least: int, at_most: int) -> bool:
         """Store an offset if the stored one is in [at_least, at_most]; False if it is not, or there is no row.
 
         Locks the row until the transaction ends, and sees the commits of others.
         """
         bounds = {"at_least": at_least, "at_most": at_most}
-        count = self._execute(self._statements.move, _at(place) | _to(offset, message_id) | bounds)
+        count = self._execute(self._statements.move, _at(key) | _to(offset, message_id) | bounds)
         if count < 0:
             raise NoDatabase(f"the driver of {type(self._connection)} does not count updated rows: use another one")
         return count > 0
 
-    def insert(self, place: Place, offset: int, message_id: int) -> None:
+    def insert(self, key: OffsetRowKey, offset: int, message_id: int) -> None:
         """Insert a row. Fails if it exists."""
-        self._execute(self._statements.insert, _at(place) | _to(offset, message_id))
+        self._execute(self._statements.insert, _at(key) | _to(offset, message_id))
 
     @abstractmethod
     def _execute(self, statement: Executable, values: Mapping[str, object]) -> int:
@@ -147,8 +147,8 @@ class SqlAlchemyRows(OffsetRows):
         return found
 
 
-def _at(place: Place) -> dict[str, object]:
-    return {"at_topic": place.topic, "at_partition": place.partition, "at_group": place.group_id}
+def _at(key: OffsetRowKey) -> dict[str, object]:
+    return {"at_topic": key.topic, "at_partition": key.partition, "at_group": key.group_id}
 
 
 def _to(offset: int, message_id: int) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offset_stores.errors import NoDatabase
 from meta_client.consumer.offset_stores.moves import read_offset, store
-from meta_client.consumer.offset_stores.places import TABLE, place_of
+from meta_client.consumer.offset_stores.row_key import TABLE, row_key
 from meta_client.consumer.offset_stores.rows import SqlAlchemyRows
 from meta_client.consumer.offsets import OffsetEntry
 from zk.tree.nodes import Partition
@@ -45,7 +45,7 @@ class SqlOffsetStore:
             if not self._is_made:
                 rows.create()
                 self._is_made = True
-            return read_offset(rows, place_of(topic, partition, self.group))
+            return read_offset(rows, row_key(topic, partition, self.group))
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
         """Store *entries* in one transaction, except those that would go back without being resets. Durable on return,

@@ -15,7 +15,7 @@ from meta_broker.cluster.registration_plan import (
     CheckNode,
     Register,
     RegistrationPlan,
-    Step,
+    RegistrationStep,
     WriteChecksum,
     WriteInSync,
     WriteTopics,
@@ -47,7 +47,7 @@ def plan() -> RegistrationPlan:
     return plan
 
 
-EVERYTHING: dict[type[Step], Tell] = {
+EVERYTHING: dict[type[RegistrationStep], Tell] = {
     Register: lambda plan: plan.session_changed(connected(2)),
     WriteInSync: lambda plan: plan.in_sync_changed(in_sync()),
     CheckNode: lambda plan: plan.node_changed(),
@@ -71,7 +71,7 @@ FIRST = [
 
 @pytest.mark.parametrize(("first", "other", "may_overtake"), FIRST)
 def test_what_availability_hangs_on_goes_first(
-    first: type[Step], other: type[Step], may_overtake: bool, plan: RegistrationPlan
+    first: type[RegistrationStep], other: type[RegistrationStep], may_overtake: bool, plan: RegistrationPlan
 ) -> None:
     EVERYTHING[other](plan)
     EVERYTHING[first](plan)
@@ -256,7 +256,7 @@ class Reconciled(RuleBasedStateMachine):
         else:
             self.do(step, refused)
 
-    def do(self, step: Step, refused: set[str]) -> None:
+    def do(self, step: RegistrationStep, refused: set[str]) -> None:
         match step:
             case Register(epoch):
                 self.registered = epoch

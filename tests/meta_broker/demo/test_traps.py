@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.records.xid import Xid
-from meta_broker.demo import talk
+from meta_broker.demo import child_lines
 from meta_broker.demo.producers import Hold
 from meta_client.coordinator import TwoPhaseStep
 
@@ -25,7 +25,7 @@ def test_one_transaction_is_held_at_each_step_until_the_release() -> None:
 
     hold = Hold(9, on_trapped)
     hold.observe(TwoPhaseStep.DECIDED, XID)  # nothing is armed
-    hold.obey(talk.Work(9, ["DECIDED", "BEGUN"]))
+    hold.obey(child_lines.Work(9, ["DECIDED", "BEGUN"]))
     threads = [
         threading.Thread(target=hold.observe, args=(step, XID)) for step in (TwoPhaseStep.DECIDED, TwoPhaseStep.BEGUN)
     ]
@@ -35,7 +35,7 @@ def test_one_transaction_is_held_at_each_step_until_the_release() -> None:
     hold.observe(TwoPhaseStep.DECIDED, XID)  # the next one passes
     assert held == [TwoPhaseStep.DECIDED, TwoPhaseStep.BEGUN]
     assert all(thread.is_alive() for thread in threads)
-    hold.obey(talk.Work(9))
+    hold.obey(child_lines.Work(9))
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
@@ -44,8 +44,8 @@ def test_one_transaction_is_held_at_each_step_until_the_release() -> None:
 
 def test_a_release_disarms() -> None:
     hold = Hold(9, lambda step, xid: None)
-    hold.obey(talk.Work(9, ["DECIDED"]))
-    hold.obey(talk.Work(9))
+    hold.obey(child_lines.Work(9, ["DECIDED"]))
+    hold.obey(child_lines.Work(9))
     hold.observe(TwoPhaseStep.DECIDED, XID)
 
 
@@ -62,15 +62,22 @@ def test_the_gate_lets_so_many_through() -> None:
     assert passed.acquire(timeout=60)
     assert passed.acquire(timeout=60)
     assert not passed.acquire(timeout=0.1)
-    hold.obey(talk.Work(3))
+    hold.obey(child_lines.Work(3))
     assert passed.acquire(timeout=60)
 
 
 @given(line=st.binary(max_size=80))
 def test_what_is_said_reads_back_and_nothing_else_does(line: bytes) -> None:
-    recovered = talk.RecoveryDone({"a": "COMMIT"})
-    trapped = talk.Trapped("DECIDED", "x")
-    for said in (talk.Work(3, ["DECIDED"]), talk.Work(3), recovered, talk.RolledBack(), trapped, talk.Finished()):
-        assert talk.decode(talk.encode(said)) == said
+    recovered = child_lines.RecoveryDone({"a": "COMMIT"})
+    trapped = child_lines.Trapped("DECIDED", "x")
+    for said in (
+        child_lines.Work(3, ["DECIDED"]),
+        child_lines.Work(3),
+        recovered,
+        child_lines.RolledBack(),
+        trapped,
+        child_lines.Finished(),
+    ):
+        assert child_lines.decode(child_lines.encode(said)) == said
     with contextlib.suppress(msgspec.DecodeError):
-        assert talk.encode(talk.decode(line))
+        assert child_lines.encode(child_lines.decode(line))

@@ -18,7 +18,7 @@ from journal.wal.storage import DirectoryStorage
 from journal.wal.storage_file import StorageFile
 from meta_broker.config.retention_section import RetentionSection
 from meta_broker.store import retention_job
-from spark_jobs.source.places import plan
+from spark_jobs.source.locations import plan
 from tests.fixtures.s3_server import S3Server
 from tests.meta_broker.store.test_retention import ORDERS, SEGMENT_BYTES, Stage, judged, stage
 

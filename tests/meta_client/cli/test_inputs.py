@@ -8,13 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_client.cli.formats import message_object, parse_template
-from meta_client.cli.inputs import BadInput, Reader, read_envelopes, read_lines, read_objects, read_records, read_whole
+from meta_client.cli.inputs import (
+    BadInput,
+    ReadItems,
+    read_envelopes,
+    read_lines,
+    read_objects,
+    read_records,
+    read_whole,
+)
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.protocol.messages import DATA_BYTES_MAX
 from zk.tree.nodes import Partition
 
 
-def read(reader: Reader, data: bytes) -> list[tuple[bytes, str | None, int]]:
+def read(reader: ReadItems, data: bytes) -> list[tuple[bytes, str | None, int]]:
     return [(item.payload, item.attribute, item.line) for item in reader("in", io.BytesIO(data))]
 
 
@@ -59,7 +67,7 @@ def test_records_stand_as_they_are_and_know_their_line() -> None:
         (read_objects("id"), b"7", "in, line 1 is no JSON object with a key in id"),
     ],
 )
-def test_what_is_bad_is_named_with_its_place(reader: Reader, data: bytes, said: str) -> None:
+def test_what_is_bad_is_named_with_its_place(reader: ReadItems, data: bytes, said: str) -> None:
     with pytest.raises(BadInput) as raised:
         read(reader, data)
     assert said in str(raised.value)

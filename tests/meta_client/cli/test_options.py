@@ -7,7 +7,7 @@ import click
 import pytest
 
 from meta_client.cli.main import main, metaq
-from meta_client.operations.seconds import Seconds
+from meta_client.operations.option_types import Seconds
 
 Run = Callable[..., tuple[int, str]]
 TIMES = (

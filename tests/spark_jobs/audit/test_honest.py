@@ -20,7 +20,7 @@ from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
 from spark_jobs.audit.offset_check import offset_findings, offset_ranges
 from spark_jobs.audit.report import AuditVerdict, Totals
-from spark_jobs.source.places import plan
+from spark_jobs.source.locations import plan
 from spark_jobs.source.schemas import StartRow, arrow_table
 from tests.spark_jobs.audit.reports import Audit
 from tests.spark_jobs.journals import (

@@ -13,7 +13,7 @@ from journal.errors import ForeignJournal, StorageFailed
 from journal.records.header import Lsn
 from journal.wal.segments import JournalIdentity, SegmentHeader, segment_name
 from spark_jobs.source.directory import MissingRange, SegmentSlice
-from spark_jobs.source.places import plan
+from spark_jobs.source.locations import plan
 from tests.spark_jobs.journals import IDENTITY, SEGMENT_BYTES, segment_bases
 
 

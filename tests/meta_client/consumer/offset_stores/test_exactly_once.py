@@ -13,7 +13,7 @@ from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offset_stores.dbapi_rows import DbapiRows
 from meta_client.consumer.offset_stores.moves import read_offset, store, take
-from meta_client.consumer.offset_stores.places import TABLE, place_of
+from meta_client.consumer.offset_stores.row_key import TABLE, row_key
 from meta_client.consumer.offsets import OffsetEntry
 from tests.fixtures.thoroughness import examples
 from zk.tree.nodes import Partition
@@ -64,7 +64,7 @@ def test_each_message_takes_effect_once(deliveries: list[tuple[int, int, bool]],
             expected = [number for (number,) in connection.execute("SELECT number FROM effects")]
         if members[member] < TOTAL and deliver(members[member], count, commits=commits):
             members[member] = min(members[member] + count, TOTAL)
-    at = read_offset(rows, place_of("orders", PLACE, "billing")) or 0
+    at = read_offset(rows, row_key("orders", PLACE, "billing")) or 0
     effects = [number for (number,) in connection.execute("SELECT number FROM effects")]
     since = effects[len(expected) :]
     last_reset = max((step for step in resets if step < len(deliveries)), default=None)

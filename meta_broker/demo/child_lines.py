@@ -1,4 +1,4 @@
-"""Between the stage and its two child processes: JSON lines over the child's stdin and stdout, and both their ends.
+"""Lines of JSON between the demo and its two child processes, over the child's stdin and stdout: both ends of them.
 
 Passwords travel this way too: every user of the machine can read command lines.
 """
@@ -24,12 +24,12 @@ from meta_broker.testing.processes import STOP_TIMEOUT_S, Program, ProgramFailed
 LINE_BYTES_MAX: Final = 1024 * 1024
 
 
-class _TalkMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class _ChildLine(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of all messages."""
 
 
-class Begin(_TalkMessage, frozen=True, kw_only=True):
-    """Stage: begin. Producers recover, then send every invoice of *orders* that the database lacks; consumers consume
+class Begin(_ChildLine, frozen=True, kw_only=True):
+    """Parent: begin. Producers recover, then send every invoice of *orders* that the database lacks; consumers consume
     until their input ends."""
 
     dsn: str
@@ -40,32 +40,32 @@ class Begin(_TalkMessage, frozen=True, kw_only=True):
     consumers: int = 0
 
 
-class Work(_TalkMessage, frozen=True):
-    """Stage: begin up to *limit* invoices, counted from the start; hold the next transaction that reaches each of
+class Work(_ChildLine, frozen=True):
+    """Parent: begin up to *limit* invoices, counted from the start; hold the next transaction that reaches each of
     *steps*, until the next Work."""
 
     limit: int
     steps: list[str] = []
 
 
-class RecoveryDone(_TalkMessage, frozen=True):
+class RecoveryDone(_ChildLine, frozen=True):
     """Producers: recovery is done, work begins. By transaction: COMMIT or ROLL_BACK."""
 
     actions: dict[str, str]
 
 
-class RolledBack(_TalkMessage, frozen=True):
+class RolledBack(_ChildLine, frozen=True):
     """Producers: an attempt was rolled back."""
 
 
-class Trapped(_TalkMessage, frozen=True):
+class Trapped(_ChildLine, frozen=True):
     """Producers: a transaction is held at *step*."""
 
     step: str
     transaction: str
 
 
-class Finished(_TalkMessage, frozen=True):
+class Finished(_ChildLine, frozen=True):
     """Every invoice is committed, or every consumer closed."""
 
 
@@ -96,14 +96,14 @@ def begun() -> Begin:
 
 
 def tell(message: TalkMessage) -> None:
-    """Send an event to the stage. Any thread."""
+    """Send an event to the environment. Any thread."""
     with _writing:
         sys.stdout.buffer.write(encode(message))
         sys.stdout.buffer.flush()
 
 
 def listen(on_work: Callable[[Work], None]) -> None:
-    """Call *on_work* with every further order; return at the end of the input: the stage wants no more, or is gone."""
+    """Call *on_work* with every further order; return at the end of the input: the parent wants no more, or is gone."""
     while (line := _input().readline(LINE_BYTES_MAX)).endswith(b"\n"):
         order = decode(line)
         assert isinstance(order, Work)
@@ -114,7 +114,7 @@ _E = TypeVar("_E", RecoveryDone, Trapped)
 
 
 class DemoChild(Program):
-    """A child process, as the stage sees it. Owned by the thread that starts it."""
+    """A child process, as the environment sees it. Owned by the thread that starts it."""
 
     def __init__(self, name: str, module: str, log: Path) -> None:
         super().__init__(name, log)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from meta_broker.demo.child_lines import Finished, RolledBack
+from meta_broker.demo.environment import Environment
 from meta_broker.demo.kills import Kill, appointments
 from meta_broker.demo.messages import INVOICES_TOPIC, LINES_TOPIC, InvoiceMessage, LineMessage, decode
 from meta_broker.demo.orders import Invoice
 from meta_broker.demo.schema import LEDGER, ORPHANS, REVENUE
-from meta_broker.demo.stage import Stage
-from meta_broker.demo.talk import Finished, RolledBack
 from meta_broker.demo.verdict import Account, Audit, Revenue, RunEvidence
 from meta_broker.testing.launch import command
 from meta_broker.testing.processes import ProgramFailed, metaq
@@ -27,9 +27,9 @@ POLL_S = 0.1
 
 @dataclass
 class DemoRun:
-    """One run on *stage*. *on_status* gets what goes on, *on_progress* the invoices committed and lines summed."""
+    """One run in *environment*. *on_status* gets its steps, *on_progress* the invoices committed and lines summed."""
 
-    stage: Stage
+    environment: Environment
     invoices: list[Invoice]
     on_status: Callable[[str], None]
     on_progress: Callable[[int, int], None]
@@ -39,15 +39,15 @@ class DemoRun:
 
     def perform(self, dice: random.Random) -> None:
         """Have every invoice sent and every line summed, with three kills on the way. Raises ProgramFailed."""
-        stage, plan = self.stage, appointments(len(self.invoices), dice)
+        environment, plan = self.environment, appointments(len(self.invoices), dice)
         self.on_status("working")
-        stage.start_producers(plan[0].invoices)
-        while not isinstance(stage.producers.next_event(POLL_S), Finished):
+        environment.start_producers(plan[0].invoices)
+        while not isinstance(environment.producers.next_event(POLL_S), Finished):
             invoices, _ = self._progress()
             if plan and invoices >= plan[0].invoices:
                 _, until, title, kill = plan.pop(0)
                 self.on_status(title)
-                self.kills.append(kill(stage, dice, until))
+                self.kills.append(kill(environment, dice, until))
                 self.on_status("working")
         assert not plan, "the producers wait for each kill"
         self.on_status("consumers catch up")
@@ -58,21 +58,21 @@ class DemoRun:
     @property
     def rolled_back(self) -> int:
         """Number of attempts that were rolled back, and done again."""
-        return self.stage.producers.heard[RolledBack]
+        return self.environment.producers.heard[RolledBack]
 
     def _progress(self) -> tuple[int, int]:
         """Return the invoices committed and the lines summed. Raises ProgramFailed if a process has ended, or nothing
         moves."""
-        stage, now = self.stage, time.monotonic()
-        stage.broker.check()
-        stage.consumers.check()
-        if (done := stage.progress()) != self._done or not self._moved_at:
+        environment, now = self.environment, time.monotonic()
+        environment.broker.check()
+        environment.consumers.check()
+        if (done := environment.progress()) != self._done or not self._moved_at:
             self._done, self._moved_at = done, now
             self.on_progress(*done)
         elif now > self._moved_at + STALL_S:
             raise ProgramFailed(
                 f"nothing has moved for {STALL_S:g} s at {done[0]} invoices, {done[1]} lines: see the logs in "
-                f"{stage.directory}; the producers' ends: {stage.producers.log_tail()}"
+                f"{environment.directory}; the producers' ends: {environment.producers.log_tail()}"
             )
         return done
 
@@ -81,23 +81,23 @@ class DemoRun:
 
         Raises MetaError, ZooKeeperError, ProgramFailed.
         """
-        stage, client = self.stage, self.stage.client
+        environment, client = self.environment, self.environment.client
         self.on_status("comparing")
-        stage.consumers.finish(STOP_TIMEOUT_S)
+        environment.consumers.finish(STOP_TIMEOUT_S)
         lines = [decode(message.payload, LineMessage) for message in client.browse(LINES_TOPIC)]
         headers = [decode(message.payload, InvoiceMessage) for message in client.browse(INVOICES_TOPIC)]
-        in_doubt = sorted(stage.in_doubt_in_database() | stage.in_doubt_on_broker())
-        stage.broker.stop()
+        in_doubt = sorted(environment.in_doubt_in_database() | environment.in_doubt_on_broker())
+        environment.broker.stop()
         self.on_status("Spark audits the log")
         return RunEvidence(
             ordered=self.invoices,
-            database={number: Account(*facts) for number, *facts in stage.connection.execute(LEDGER)},
+            database={number: Account(*facts) for number, *facts in environment.connection.execute(LEDGER)},
             invoice_messages=headers,
             line_messages=lines,
-            summed={country: Revenue(*sums) for country, *sums in stage.connection.execute(REVENUE)},
-            orphans=[number for (number,) in stage.connection.execute(ORPHANS)],
+            summed={country: Revenue(*sums) for country, *sums in environment.connection.execute(REVENUE)},
+            orphans=[number for (number,) in environment.connection.execute(ORPHANS)],
             in_doubt=in_doubt,
-            audit=audit(stage),
+            audit=audit(environment),
         )
 
 
@@ -112,14 +112,14 @@ class _Report(msgspec.Struct):
     totals: _Totals
 
 
-def audit(stage: Stage) -> Audit:
+def audit(environment: Environment) -> Audit:
     """Run `metaq audit --json` on the stopped broker's directory. Raises ProgramFailed if that fails."""
-    arguments = command(metaq("audit", str(stage.broker.data), "--json"), stop_signal=signal.SIGKILL)
+    arguments = command(metaq("audit", str(environment.broker.data), "--json"), stop_signal=signal.SIGKILL)
     try:
         done = subprocess.run(arguments, capture_output=True, timeout=AUDIT_TIMEOUT_S, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
         raise ProgramFailed(f"the audit is not done after {AUDIT_TIMEOUT_S:g} s") from None
-    (stage.directory / "audit.log").write_bytes(done.stderr)
+    (environment.directory / "audit.log").write_bytes(done.stderr)
     try:
         report = msgspec.json.decode(done.stdout, type=_Report)
     except msgspec.DecodeError:

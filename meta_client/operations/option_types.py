@@ -1,4 +1,4 @@
-"""Option types for points in a topic (an end, an offset, a time) and for partitions."""
+"""Option types: points in a topic (an end, an offset, a time), partitions, and seconds."""
 
 import datetime
 from typing import Final, Literal
@@ -9,11 +9,12 @@ from meta_client.consumer.position import Position
 from zk.tree.nodes import INT64_MAX, Partition
 
 STORED: Final = "stored"
+SECONDS_MAX: Final = 1_000_000.0  # some eleven days; sockets and locks take twice that
 
 _TIME = "a time like 2010-12-05T10:00, or 2010-12-05T10:00+00:00"
 
 
-class NoPlace(ValueError):
+class NotAPoint(ValueError):
     """A text is neither an offset nor a time. The message ends a sentence: `neither ..., nor ...`."""
 
 
@@ -42,7 +43,7 @@ class StartParam(click.ParamType[Position | Literal["stored"]]):
                 return text
         try:
             return offset_or_time(text)
-        except NoPlace as error:
+        except NotAPoint as error:
             self.fail(f"{text} is neither earliest, latest nor stored, nor {error}", param, ctx)
 
 
@@ -56,7 +57,7 @@ class EndParam(click.ParamType[int | datetime.datetime]):
     ) -> int | datetime.datetime:
         try:
             return offset_or_time(str(value))
-        except NoPlace as error:
+        except NotAPoint as error:
             self.fail(f"{value} is neither {error}", param, ctx)
 
 
@@ -71,13 +72,32 @@ class PartitionParam(click.ParamType[Partition]):
         return partition
 
 
+class Seconds(click.ParamType[float]):
+    """Number of seconds from *low* to *high*."""
+
+    name = "seconds"
+
+    def __init__(self, low: float = 0.0, high: float = SECONDS_MAX) -> None:
+        self._low = low
+        self._high = high
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(str(value))
+        except ValueError:
+            seconds = float("nan")
+        if not self._low <= seconds <= self._high:  # NaN is in no range
+            self.fail(f"{value} is not a number of seconds from {self._low:.15g} to {self._high:.15g}", param, ctx)
+        return seconds
+
+
 def offset_or_time(text: str) -> int | datetime.datetime:
-    """Parse an offset (digits only) or a time. Raises NoPlace."""
+    """Parse an offset (digits only) or a time. Raises NotAPoint."""
     if text.isascii() and text.isdigit():
         if len(text) >= 20 or int(text) > INT64_MAX:
-            raise NoPlace(f"an offset (63 bits), nor {_TIME}")
+            raise NotAPoint(f"an offset (63 bits), nor {_TIME}")
         return int(text)
     try:
         return datetime.datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError) as error:
-        raise NoPlace(f"an offset, nor {_TIME}") from error
+        raise NotAPoint(f"an offset, nor {_TIME}") from error

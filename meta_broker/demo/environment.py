@@ -1,4 +1,4 @@
-"""The stage: starts all processes in order, stops them in reverse. Main thread only.
+"""The environment: starts all processes in order, stops them in reverse. Main thread only.
 
 ZooKeeper, PostgreSQL, broker, consumers, producers: real processes, in one directory. They die with the thread that
 starts them, see `launch`.
@@ -14,10 +14,10 @@ from typing import Any
 import psycopg
 
 from journal.records.xid import InvalidXid, Xid
+from meta_broker.demo.child_lines import Begin, DemoChild
 from meta_broker.demo.messages import PARTITIONS
 from meta_broker.demo.producers import QUALIFIER
 from meta_broker.demo.schema import IN_DOUBT, PROGRESS, TABLES
-from meta_broker.demo.talk import Begin, DemoChild
 from meta_broker.testing.launch import server_user
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_broker.testing.processes import BrokerProgram
@@ -44,7 +44,7 @@ sync_ms = 0
 
 
 @dataclass(frozen=True)
-class Stage:
+class Environment:
     """The processes and servers of a run."""
 
     directory: Path
@@ -89,7 +89,7 @@ class Stage:
 
 
 @contextmanager
-def staged(directory: Path, orders: list[Path]) -> Iterator[Stage]:
+def running_environment(directory: Path, orders: list[Path]) -> Iterator[Environment]:
     """Run everything except the producers. Raises EmbeddedZooKeeperFailed, EmbeddedPostgresFailed, ProgramFailed."""
     with ExitStack() as stack:
         if server_user() is not None:
@@ -111,7 +111,7 @@ def staged(directory: Path, orders: list[Path]) -> Iterator[Stage]:
             children.append(DemoChild(f"the {name}", f"meta_broker.demo.{name}", directory / f"{name}.log"))
             stack.callback(children[-1].kill)
         children[0].start(Begin(dsn=dsn, zookeeper=zookeeper.connect, consumers=CONSUMERS))
-        yield Stage(directory, orders, dsn, zookeeper.connect, connection, broker, client, *children)
+        yield Environment(directory, orders, dsn, zookeeper.connect, connection, broker, client, *children)
 
 
 def _name(gid: str) -> str:

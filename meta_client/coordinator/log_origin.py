@@ -1,4 +1,4 @@
-"""`place`: where a decision log was made, to detect copies of it.
+"""Origin of a decision log, kept in its file `place`: the directory where it was made, to detect copies.
 
 Two logs with the same transaction prefix roll back each other's transactions, as each takes the other's for abandoned.
 A directory is identified by its inode, which survives renames, reboots and remounts, and by its device, whose number is
@@ -19,14 +19,14 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 log = logging.getLogger(__name__)
 
 
-def keep_place(storage: DirectoryStorage, *, is_new: bool) -> None:
-    """Check that the log in *storage* was made there, and store its place. Requires the directory's lock.
+def keep_origin(storage: DirectoryStorage, *, is_new: bool) -> None:
+    """Check that the log in *storage* was made there, and store its origin. Requires the directory's lock.
 
     *is_new*: there is no log yet. Raises CopiedLog, StorageFailed.
     """
-    names, here = storage.names(), place_of(Path(storage.path))
+    names, here = storage.names(), origin_of(Path(storage.path))
     known = storage.read(FILE_NAME).decode(errors="replace") if FILE_NAME in names else ""
-    if not is_new and not is_same_place(known, here):
+    if not is_new and not is_same_origin(known, here):
         origin = known.strip() or "nothing says where that was"
         if MOVED not in names:
             raise CopiedLog(
@@ -46,18 +46,18 @@ def is_copy(storage: DirectoryStorage) -> bool:
     """True if the log in *storage* was made elsewhere. Read-only. Raises StorageFailed."""
     names = storage.names()
     known = storage.read(FILE_NAME).decode(errors="replace") if FILE_NAME in names else ""
-    return MOVED not in names and not is_same_place(known, place_of(Path(storage.path)))
+    return MOVED not in names and not is_same_origin(known, origin_of(Path(storage.path)))
 
 
-def is_same_place(known: str, here: str) -> bool:
-    """True if two lines of `place_of` name one place; device numbers are compared only within one boot."""
+def is_same_origin(known: str, here: str) -> bool:
+    """True if two lines of `origin_of` name one directory; device numbers are compared only within one boot."""
     match known.split(), here.split():
         case [known_inode, known_device, known_boot], [inode, device, boot]:
             return known_inode == inode and (known_device == device or known_boot != boot)
     return False
 
 
-def place_of(path: Path) -> str:
+def origin_of(path: Path) -> str:
     """Return one line with inode, device and boot id, as far as known. Raises StorageFailed."""
     try:
         status, boot = path.stat(), _BOOT_ID.read_text(encoding="ascii").strip()

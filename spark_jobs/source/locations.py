@@ -19,15 +19,15 @@ from journal.wal.storage import DirectoryStorage
 from journal.wal.storage_file import DirectoryFile, StorageFile
 from spark_jobs.source.directory import LSN_MAX, MissingRange, SegmentSlice, plan_directory
 
-Place = Path | str  # a directory, or a URL
+JournalLocation = Path | str  # a directory, or a URL
 
 
-def place_of(text: str) -> Place:
+def location_of(text: str) -> JournalLocation:
     """Return the place that *text* names."""
     return text.rstrip("/") if is_url(text) else Path(text).absolute()
 
 
-def plan(place: Place) -> list[SegmentSlice]:
+def plan(place: JournalLocation) -> list[SegmentSlice]:
     """Return slices of the journal in *place*, in LSN order without gaps: a missing segment is a slice without a file.
 
     Raises StorageFailed if *place* holds no journal, ForeignJournal for another version's.
@@ -35,7 +35,7 @@ def plan(place: Place) -> list[SegmentSlice]:
     return plan_directory(place) if isinstance(place, Path) else _plan_archive(place)
 
 
-def open_segment(place: Place, segment: SegmentSlice) -> StorageFile:
+def open_segment(place: JournalLocation, segment: SegmentSlice) -> StorageFile:
     """Open the file of *segment*, which has one. Blocks. Raises StorageFailed: read again; of an archive ObjectMissing,
     ObjectDamaged."""
     if isinstance(place, Path):

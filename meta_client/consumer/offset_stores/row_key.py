@@ -14,7 +14,7 @@ TEXT_MAX: Final = 255  # characters of a topic and of a group: the key's columns
 PARTITION_MAX: Final = 21  # "2147483647-2147483647"
 
 
-class Place(NamedTuple):
+class OffsetRowKey(NamedTuple):
     """Key of a row."""
 
     topic: str
@@ -22,9 +22,9 @@ class Place(NamedTuple):
     group_id: str
 
 
-def place_of(topic: str, partition: Partition, group: str) -> Place:
+def row_key(topic: str, partition: Partition, group: str) -> OffsetRowKey:
     """Return the key of a row. Raises OffsetsMalformed for a topic or group longer than the table's columns."""
     for name in (topic, group):
         if len(name) > TEXT_MAX:
             raise OffsetsMalformed(f"{name[:40]!r}... has {len(name)} characters, a table takes {TEXT_MAX}: rename it")
-    return Place(topic, str(partition), group)
+    return OffsetRowKey(topic, str(partition), group)
