@@ -1,6 +1,8 @@
 """Published files: the wheel and the source distribution, built, installed and started elsewhere."""
 
+import importlib.metadata
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -9,6 +11,7 @@ import sysconfig
 import venv
 import zipfile
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -101,3 +104,92 @@ def test_the_wheel_runs_where_only_its_dependencies_are(sdist: Path, tmp_path: P
     assert Path(where).is_relative_to(site)
     for name in ("broker", "produce", "consume", "txn", "audit", "journal"):
         assert any(line.split()[:1] == [name] for line in said), name
+
+
+def modules_of_extras() -> set[str]:
+    """Modules here that come with an extra alone: not with metaq's dependencies, nor with theirs."""
+    wanted, base = ["metaq-broker"], set()
+    while wanted:
+        base.add(name := wanted.pop())
+        for requirement in importlib.metadata.requires(name) or ():
+            needed = re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower()
+            if "extra ==" not in requirement and needed not in base and is_installed(needed):
+                wanted.append(needed)
+    assert {"kazoo", "uvloop"} <= base
+    owners = {
+        module: {name.lower() for name in names}
+        for module, names in importlib.metadata.packages_distributions().items()
+    }
+    return {module for module, names in owners.items() if not names & base}
+
+
+def is_installed(name: str) -> bool:
+    try:
+        return importlib.metadata.distribution(name) is not None
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+IMPORTED: Final = """
+import importlib, sys
+for name in sys.argv[1].split():
+    sys.modules[name] = None  # as if it were not installed
+for name in ("meta_client", "meta_client.aio", "meta_broker.app.broker", "meta_broker.testing.memory.cluster"):
+    module = importlib.import_module(name)
+    for public in set(getattr(module, "__all__", ())) - {"TransactionOffsetStore"}:
+        getattr(module, public)
+"""
+
+
+def test_client_and_broker_need_no_extra() -> None:
+    absent = modules_of_extras()
+    assert {"sqlalchemy", "psycopg", "numpy", "pyspark"} <= absent
+    command = [sys.executable, "-c", IMPORTED, " ".join(absent)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def python_of(version: str) -> Path | None:
+    """An interpreter of *version* on this machine, on the PATH or of pyenv; None: there is none."""
+    found = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")]
+    for path in filter(None, found):
+        code = "import sys, ensurepip; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == version:
+            return Path(path)
+    return None
+
+
+SENT: Final = """
+from meta_broker.testing.memory.cluster import MemoryCluster
+with MemoryCluster({"orders": 2}) as cluster, cluster.client() as client:
+    client.producer().send("orders", b"hello")
+    consumer = client.consumer("billing")
+    consumer.subscribe("orders")
+    with consumer:
+        print([message.payload for message in consumer.fetch(1, timeout_s=30)])
+"""
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.timeout(300)
+def test_it_installs_and_runs_on_each_python_that_is_here(version: str, sdist: Path, tmp_path: Path) -> None:
+    """From its source distribution, with its dependencies from the package index, as a user installs it."""
+    if (python := python_of(version)) is None:
+        pytest.skip(f"there is no Python {version}")
+    home = tmp_path / "home"
+    subprocess.run([python, "-m", "venv", home], check=True, timeout=60)
+    install = [home / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    reached = subprocess.run([*install, "hatchling"], capture_output=True, text=True, timeout=120, check=False)
+    if reached.returncode:
+        pytest.skip(f"the package index can't be reached: {reached.stderr[-200:]}")
+    done = subprocess.run(
+        [*install, "--no-build-isolation", sdist], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for command, said in (
+        ([home / "bin/metaq", "--version"], f"metaq {PRODUCT_VERSION}, "),
+        ([home / "bin/python", "-W", "error", "-c", SENT], "[b'hello']"),
+    ):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, said in done.stdout) == (0, True), done.stdout + done.stderr

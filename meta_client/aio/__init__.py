@@ -9,12 +9,16 @@ run in tasks here (bridge/), over the loop's sockets (net/) and timers (producer
 talked to by threads, which are asked about brokers and groups, never for a message.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from meta_client.aio.client import Client
 from meta_client.aio.consumer import Consumer
-from meta_client.aio.offset_stores import TransactionOffsetStore
 from meta_client.aio.producer.producer import BranchHandle, LocalTransaction, Producer, SendManyHandle
 from meta_client.aio.producer.sender import SendHandle
 from meta_client.aio.transactions.transaction import Transaction
+
+if TYPE_CHECKING:
+    from meta_client.aio.offset_stores import TransactionOffsetStore
 
 __all__ = [
     "BranchHandle",
@@ -27,3 +31,12 @@ __all__ = [
     "Transaction",
     "TransactionOffsetStore",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import TransactionOffsetStore when it is first used: SQLAlchemy is an extra."""
+    if name != "TransactionOffsetStore":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from meta_client.aio.offset_stores import TransactionOffsetStore
+
+    return TransactionOffsetStore
