@@ -20,7 +20,12 @@ def numpy_payloads(pieces: Sequence[Piece]) -> Any:
     if others or not isinstance(piece, AlikeRun) or piece.size == HEADER_BYTES:
         raise ValueError("the payloads are not plain ones of one length, at least 1: ask for to_arrow()")
     # Not numpy.ndarray(buffer=...): that keeps no view, and the bytes below it could be used again.
-    return piece.table(numpy)[:, HEADER_BYTES:].view(f"V{piece.size - HEADER_BYTES}")[:, 0]
+    return _payload_column(piece.table(numpy))
+
+
+def _payload_column(table: Any) -> Any:
+    """Return the payloads of *table*, none empty, as one column: copied in half the time of columns of bytes."""
+    return table[:, HEADER_BYTES:].view(f"V{table.shape[1] - HEADER_BYTES}")[:, 0]
 
 
 def record_batch(pieces: Sequence[tuple[Piece, Sequence[int]]]) -> Any:
@@ -30,8 +35,9 @@ def record_batch(pieces: Sequence[tuple[Piece, Sequence[int]]]) -> Any:
     parts = [
         _of_run(piece, offsets) if isinstance(piece, AlikeRun) else _of_messages(piece) for piece, offsets in pieces
     ]
-    columns = [pyarrow.concat_arrays(column) for column in zip(*parts, strict=True)]
-    return pyarrow.RecordBatch.from_arrays(columns, ["offset", "message_id", "attribute", "payload"])
+    # Joining one array copies it, too.
+    joined = parts[0] if len(parts) == 1 else map(pyarrow.concat_arrays, zip(*parts, strict=True))
+    return pyarrow.RecordBatch.from_arrays(list(joined), ["offset", "message_id", "attribute", "payload"])
 
 
 def _of_run(run: AlikeRun, offsets: Sequence[int]) -> tuple[Any, ...]:
@@ -40,7 +46,7 @@ def _of_run(run: AlikeRun, offsets: Sequence[int]) -> tuple[Any, ...]:
 
     table, length = run.table(numpy), run.size - HEADER_BYTES
     ends = numpy.arange(run.count + 1, dtype=numpy.int32) * length
-    data = numpy.ascontiguousarray(table[:, HEADER_BYTES:])
+    data = _payload_column(table).copy() if length else b""
     buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(data)]
     ids = numpy.ascontiguousarray(table[:, _ID]).view(">i8").ravel().astype("i8")
     return (
