@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
-from queue import Queue
+from queue import SimpleQueue
 from typing import Final
 
 import click
@@ -78,7 +78,11 @@ class Sending:
         self._partition = partition
         self._settle_s = timeout_s + SETTLE_S
         self._show = show
-        self._under_way: Queue[tuple[Handle, Item] | None] = Queue(UNDER_WAY_MAX)
+        # Of C: a Queue that a ^C interrupts may stay locked, and stop() would wait for good.
+        self._under_way: SimpleQueue[tuple[Handle, Item] | None] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(UNDER_WAY_MAX):
+            self._room.put(None)
         self._listener = threading.Thread(target=self._listen, name="metaq produce", daemon=True)
         # The listener's, which others only read.
         self._outcomes: Counter[SendReport] = Counter()
@@ -99,6 +103,7 @@ class Sending:
     def send(self, item: Item) -> None:
         """Send one more; waits while too many are unacknowledged. Raises MetaError for a message that can't be sent at
         all."""
+        self._room.get()
         try:
             handle = self._producer.send_async(self._topic, item.payload, item.attribute, self._partition)
         except MetaError as error:
@@ -125,6 +130,7 @@ class Sending:
         timeout_s = self._settle_s
         while (sent := self._under_way.get()) is not None:
             handle, item = sent
+            self._room.put(None)
             told: SendResult | MetaError
             try:
                 told = handle.result(timeout_s)

@@ -3,6 +3,7 @@
 import math
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,15 +60,17 @@ def test_times_without_end(client: Client, topic: str, tmp_path: Path) -> None:
         if len(offered) < 3:
             raise Reject("not now")
 
+    def has_offered(count: int) -> bool:
+        return len(offered) == count
+
     with client.consumer("group", config=config) as consumer:
         consumer.subscribe(topic, on_message=on_message, on_reject="dead_letter")
         consumer.start()
         send(client, topic, 1)
         wait_until(lambda: len(consumer.dead_letters()) == 1)
-        for _ in range(2):
-            before = len(offered)
+        for count in (2, 3):
             consumer.redeliver()
-            wait_until(lambda before=before: len(offered) > before)
+            wait_until(partial(has_offered, count))
         wait_until(lambda: not consumer.dead_letters())
     assert offered == [b"0"] * 3
     assert stored(client, topic) == 21
