@@ -18,9 +18,11 @@ from meta_broker.cluster.registration_plan import (
     RegistrationStep,
     WriteChecksum,
     WriteInSync,
+    WritePosition,
     WriteTopics,
 )
 from tests.fixtures.thoroughness import examples
+from zk.brokers.journal_position import JournalPosition
 from zk.brokers.registration import TopicRegistration
 from zk.brokers.replication import ReplicationNode
 from zk.session.session import SessionEvent, SessionState
@@ -292,3 +294,13 @@ class Reconciled(RuleBasedStateMachine):
 
 TestReconciled = Reconciled.TestCase
 TestReconciled.settings = settings(max_examples=examples(200), stateful_step_count=40)
+
+
+def test_a_later_position_is_written_though_the_one_before_was_under_way(plan: RegistrationPlan) -> None:
+    first, second = (JournalPosition(epoch=1, incarnation=1, end=end) for end in (100, 200))
+    plan.position_changed(first)
+    under_way = plan.next(LATER)
+    plan.position_changed(second)
+    assert under_way == WritePosition(first)
+    plan.done(under_way, LATER)
+    assert plan.next(LATER) == WritePosition(second)

@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from journal.records.record import PartitionName
 from journal.state.journal_state import OffsetRange
 from journal.state.wall_clock import wall_clock_ms
-from meta_broker.cluster.topic_announcer import TopicAnnouncer
+from meta_broker.cluster.topic_announcer import TopicAnnouncer, reload
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
+from meta_broker.config.loading import load
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
+from tests.fixtures.access import AccessFile
 from zk.brokers.registration import TopicRegistration
 
 
@@ -51,3 +55,25 @@ def test_every_partition_is_looked_at_no_more_often_for_more_topics(tmp_path: Pa
         assert announcer.registrations()["t20"] == TopicRegistration(5)
     finally:
         store.close()
+
+
+def test_a_reload_takes_what_it_can_and_says_what_needs_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, topics = tmp_path / "broker.toml", "[topics.orders]\n"
+    path.write_text(topics)
+    config = load(path, data=tmp_path / "data", broker_id=0, port=0)
+    access = AccessFile(tmp_path / "access.toml", shop='consume = ["*"]').section()
+    path.write_text(f"[broker]\nconnections_max = 7\n[admin]\nhost = 'localhost'\n[topics.stock]\n{access}")
+    fresh = reload(config)
+    assert fresh is not None
+    assert [*fresh.topics] == ["stock"]
+    assert (fresh.broker, fresh.admin, fresh.rules) == (config.broker, config.admin, None)
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "only topics, filters, TLS, access and quotas are reloaded",
+        "[admin] is changed by a restart alone, apart from the token in its file",
+        "access rules are turned on and off by a restart alone",
+    ]
+    path.write_text("[topics")
+    assert reload(config) is None
+    assert caplog.messages[-1].startswith("not reloaded, everything stays as it was")

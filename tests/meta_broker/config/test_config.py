@@ -129,6 +129,7 @@ ANY_TOPIC = "\n[topics.'*']\n"
         ("[access]\nuser = 'b'", "access.user and access.password_file need each other: give both"),
         ("[access]\npassword_file = 'b'", "access.user and access.password_file need each other: give both"),
         ("[admin]\nhost = ''", "admin.host '' is no host name"),
+        ("[replication]\nsilence_ms = 1000\nheartbeat_ms = 500", "replication.silence_ms 1000 is less than four"),
         ("[retention]\nwhen = 'soon'", "retention.when: "),
         ("[retention]\npolicy = 'archive'", "retention.archive, a directory or URL, and policy"),
         ("[retention]\narchive = '/a'", "retention.archive, a directory or URL, and policy"),

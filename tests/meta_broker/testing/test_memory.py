@@ -6,12 +6,29 @@ from collections.abc import Callable
 
 import pytest
 
+from journal.records.producer_state import BatchSequence
+from journal.records.xid import XaKey, Xid
 from meta_broker.testing.memory.cluster import MemoryCluster
 from meta_broker.testing.memory.session import MemorySession
 from meta_broker.testing.memory.tree import Tree
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.errors import PartitionClosed
+from meta_client.net.opaques import next_opaque
+from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import LocalProtocolError
+from meta_client.protocol.messages import encode_frame
+from meta_client.protocol.requests import (
+    PARTITION_ANY,
+    MultiPut,
+    OffsetQuery,
+    Request,
+    Stats,
+    TopicCommand,
+    TopicVerb,
+    TransactionCommand,
+    TransactionVerb,
+)
+from meta_client.protocol.responses import Result
 from zk.embedded.chroot import Chroot
 from zk.session.session import ZooKeeperSession
 from zk.tree.transactions import Check, Create, Operation, Remove, Write
@@ -73,6 +90,40 @@ def test_closed_partitions() -> None:
 def test_what_has_no_form_on_the_wire_is_refused_here_too() -> None:
     with MemoryCluster({"two words": 1}) as cluster, pytest.raises(LocalProtocolError, match="white space"):
         cluster.client().producer().send("two words", b"")
+
+
+def test_what_no_producer_sends_is_answered_as_by_a_real_broker() -> None:
+    key, frame = XaKey(Xid.of("g", "b"), "q"), encode_frame(0, 0, b"x")
+    with MemoryCluster({"orders": 2}) as cluster:
+        client = cluster.client()
+        link = client.connections.get(client.topology.read_masters()[0], 1)
+
+        def asked(request: Request) -> tuple[int, str]:
+            answer = link.submit(request).wait(60)
+            assert isinstance(answer, Result)
+            return answer.status, answer.text
+
+        def verb(verb: TransactionVerb, key: XaKey | None) -> tuple[int, str]:
+            return asked(TransactionCommand(key, "s", verb, None, "q", next_opaque()))
+
+        def batch(number: int, partition: int, base: int = 0) -> tuple[int, str]:
+            sequence = BatchSequence("shop", number)
+            return asked(MultiPut("orders", partition, 1, crc31(frame), sequence, None, next_opaque(), frame))
+
+        for each in (TransactionVerb.BEGIN, TransactionVerb.PREPARE):
+            status, text = verb(each, None)
+            assert (status, "null is no transaction" in text) == (500, True)
+        assert [verb(TransactionVerb.BEGIN, key), verb(TransactionVerb.BEGIN, key)] == [(200, ""), (200, "")]
+        assert verb(TransactionVerb.STATUS, key) == (200, "active")
+        assert "there is no heuristic decision" in verb(TransactionVerb.FORGET, key)[1]
+        first = batch(1, 0)
+        assert batch(1, 0) == first
+        assert batch(2, 7)[1] == "wrong partition 7"
+        assert batch(3, PARTITION_ANY)[0] == 200
+        assert asked(TopicCommand(TopicVerb.SHOW, "orders", (), next_opaque())) == (200, "partitions=2")
+        assert asked(OffsetQuery("orders", "g", 0, 99_999, next_opaque()))[0] == 200
+        status, text = asked(Stats("", next_opaque()))
+        assert (status, "a broker in memory knows no Stats" in text) == (400, True)
 
 
 def act(session: ZooKeeperSession, dice: random.Random) -> object:

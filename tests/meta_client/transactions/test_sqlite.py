@@ -80,3 +80,15 @@ def test_rows_that_cannot_be_read_are_hazards(path: Path) -> None:
         "b": (None, (0,), "its row says 'maybe', which is no outcome"),
         "c": (RowDecision.COMMIT, (), "its row names its brokers as 'zero', which can't be read"),
     }
+
+
+@pytest.mark.parametrize("option", ["--moved", "--copied", "--restored"])
+def test_what_cannot_be_undone_is_asked_first(path: Path, option: str) -> None:
+    words = ("txn", "init", "--database", f"sqlite:///{path}")
+    before = path.read_bytes()
+    declined = run_metaq(*words, option, stdin="n\n")
+    assert (declined.returncode, path.read_bytes()) == (1, before)
+    assert "?" in declined.stderr
+    both = run_metaq(*words, option, "--moved" if option != "--moved" else "--copied", "--yes")
+    assert (both.returncode, "exclude each other" in both.stderr) == (2, True)
+    assert path.read_bytes() == before
