@@ -2,25 +2,53 @@
 
     python -m tests.branches REPORT
 
-Exit status 1 below SHARE_MIN. A branch that no test can take has `# pragma: no branch` with the reason in its line.
+Exit status 1 below SHARE_MIN. Branches not taken are listed by REASONS, and at last those that only lack a test. One
+that no test can take by its very form is a pattern in pyproject.toml, or has `# pragma: no branch` with the reason in
+its line.
 """
 
 import json
+import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 SHARE_MIN: Final = 0.95
+UNTESTED: Final = "no test takes it yet"
+# The first whose pattern is found in a branch's line of the list.
+REASONS: Final = (
+    (r" to (exit|\d+): case ", "mypy proves that the last case of a match fits, or another one is not asked for"),
+    (r"^meta_client/aio/", "what runs in greenlets is counted perhaps wrongly"),
+    (r"^meta_broker/demo/", "processes of the demo are killed, and take their counts along"),
+    (r"^spark_jobs/(messages|source|sink)/", "Spark's Python workers do not always write their counts down"),
+    (r"byteorder|AF_INET6|find_spec|sys\.modules|server_user|euid|autocommit\", None|isatty", "another machine's"),
+    (r"monotonic\(\) (<|>=?) |deadline|is_set\(\)|wait\(SLOW_S\)|acquire\(timeout=", "a machine too slow for a test"),
+    (r"meanwhile|EXISTS|MISSING|\.exchange\(|write_(replication|position)\(", "of two at once the other was first"),
+    (
+        r"is_(closed|closing|stopp\w+|ending|alive|leaving|open|over|done|sent)\b|\.(done|cancelled)\(\)",
+        "closed twice, or late",
+    ),
+    (r"if self\._\w+ is (not )?None", "closed twice, or before it began"),
+    (r"[A-Z]_MAX\b|_AT_ONCE\b|count % ", "a bound that thousands of requests, topics or branches reach"),
+    (r"not in connection\.capabilities|EXTENSION|extensions", "a genuine broker's, or an older one's"),
+    (r"\.failure is not None|is_full\(|is_damaged", "a disk that fails at that very moment"),
+)
 
 
 def main(report: str) -> int:
-    """Print each branch not taken with its line, then the share; return the exit status."""
+    """Print each branch not taken, with its line, below its reason; then the share; return the exit status."""
     told = json.loads(Path(report).read_text())
+    left: dict[str, list[str]] = defaultdict(list)
     for path, file in sorted(told["files"].items()):
         lines = (ROOT / path).read_text().splitlines()
         for start, end in file["missing_branches"]:
-            print(f"{path}:{start} to {end if end > 0 else 'exit'}: {lines[start - 1].strip()}")
+            text = f"{path}:{start} to {end if end > 0 else 'exit'}: {lines[start - 1].strip()}"
+            left[next((reason for pattern, reason in REASONS if re.search(pattern, text)), UNTESTED)].append(text)
+    for reason in [*(reason for _, reason in REASONS), UNTESTED]:
+        if found := left.pop(reason, []):
+            print(f"{len(found)}: {reason}", *found, sep="\n  ")
     taken, known = told["totals"]["covered_branches"], told["totals"]["num_branches"]
     print(f"{taken} of {known} branches, {taken / known:.2%}")
     return int(taken < SHARE_MIN * known)
