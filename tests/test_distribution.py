@@ -151,7 +151,10 @@ def test_client_and_broker_need_no_extra() -> None:
 
 def python_of(version: str) -> Path | None:
     """An interpreter of *version* on this machine, on the PATH or of pyenv; None: there is none."""
-    found = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")]
+    found: list[str | Path | None] = [
+        shutil.which(f"python{version}"),
+        *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"),
+    ]
     for path in filter(None, found):
         code = "import sys, ensurepip; print('%d.%d' % sys.version_info[:2])"
         done = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
@@ -179,7 +182,7 @@ def test_it_installs_and_runs_on_each_python_that_is_here(version: str, sdist: P
         pytest.skip(f"there is no Python {version}")
     home = tmp_path / "home"
     subprocess.run([python, "-m", "venv", home], check=True, timeout=60)
-    install = [home / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    install: list[str | Path] = [home / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     reached = subprocess.run([*install, "hatchling"], capture_output=True, text=True, timeout=120, check=False)
     if reached.returncode:
         pytest.skip(f"the package index can't be reached: {reached.stderr[-200:]}")

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 import pytest
 
-from meta_client.operations.listed import BadList, read_listed
-from meta_client.operations.places import EndParam
+from meta_client.operations.listed_offsets import BadList, read_listed
+from meta_client.operations.option_types import EndParam
 from meta_client.operations.reset_options import MemberRule
 from zk.tree.nodes import Partition
 
