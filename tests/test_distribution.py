@@ -151,15 +151,13 @@ def test_client_and_broker_need_no_extra() -> None:
 
 def python_of(version: str) -> Path | None:
     """An interpreter of *version* on this machine, on the PATH or of pyenv; None: there is none."""
-    found: list[str | Path | None] = [
-        shutil.which(f"python{version}"),
-        *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"),
-    ]
-    for path in filter(None, found):
+    named = shutil.which(f"python{version}")
+    found = [Path(named)] if named else []
+    for path in found + sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")):
         code = "import sys, ensurepip; print('%d.%d' % sys.version_info[:2])"
         done = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
         if done.stdout.strip() == version:
-            return Path(path)
+            return path
     return None
 
 
@@ -190,9 +188,10 @@ def test_it_installs_and_runs_on_each_python_that_is_here(version: str, sdist: P
         [*install, "--no-build-isolation", sdist], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
-    for command, said in (
-        ([home / "bin/metaq", "--version"], f"metaq {PRODUCT_VERSION}, "),
-        ([home / "bin/python", "-W", "error", "-c", SENT], "[b'hello']"),
+    for words, said in (
+        (["metaq", "--version"], f"metaq {PRODUCT_VERSION}, "),
+        (["python", "-W", "error", "-c", SENT], "[b'hello']"),
     ):
+        command = [str(home / "bin" / words[0]), *words[1:]]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, said in done.stdout) == (0, True), done.stdout + done.stderr
