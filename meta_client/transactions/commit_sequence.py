@@ -123,11 +123,7 @@ class CommitSequence:
         began = time.monotonic()
         try:
             self._session.commit()
-        except Exception as error:
-            if not isinstance(error, CommitUnknown):  # rolled back for certain
-                self._branches.rollback()
-                self._reach(CommitStep.ROLLED_BACK)
-                raise
+        except CommitUnknown as error:
             is_committed = self._was_committed(brokers, began)
             if error.is_foreign:
                 if is_committed:
@@ -139,8 +135,10 @@ class CommitSequence:
                 self._reach(CommitStep.ROLLED_BACK)
                 reason = f"its COMMIT got no answer, and it turned out to be rolled back: {error}"
                 raise PrepareFailed(self._xid, DATABASE, reason) from error
-        except BaseException:  # the wait was interrupted
-            if self._was_committed(brokers, began):
+        except BaseException as error:  # the database's, or an interruption
+            if isinstance(error, Exception) and self._session.has_refused(error):
+                self.roll_back()
+            elif self._was_committed(brokers, began):
                 self._finish(brokers, waits=False)
             else:
                 self._reach(CommitStep.ROLLED_BACK)

@@ -254,6 +254,9 @@ class DbapiSession:
     def make_durable(self) -> None:
         """Do nothing: a COMMIT that was answered is durable."""
 
+    def has_refused(self, error: Exception) -> bool:
+        return isinstance(error, self._driver.error)
+
     def rollback(self) -> None:
         try:
             if self._by_sql:

@@ -194,6 +194,9 @@ class PostgresSession:
     def make_durable(self) -> None:
         """Do nothing: a COMMIT that was answered is durable."""
 
+    def has_refused(self, error: Exception) -> bool:
+        return isinstance(error, psycopg.Error)
+
     def rollback(self) -> None:
         block, self._block = self._block, None
         try:

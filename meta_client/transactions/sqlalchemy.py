@@ -127,6 +127,9 @@ class SqlAlchemySession:
             self._driver.rollback()
             raise InvalidRequestError("commit() did not send COMMIT: rows and messages are rolled back")
 
+    def has_refused(self, error: Exception) -> bool:
+        return not self._is_sent or isinstance(error, DBAPIError)
+
     def rollback(self) -> None:
         if self._is_sent and not self._has_committed():
             self._driver.rollback()  # SQLAlchemy considers the transaction ended, and would send nothing

@@ -123,6 +123,9 @@ class SqliteSession:
     def is_unknown(self, error: Exception) -> bool:
         return not isinstance(error, sqlite3.Error) or not self._connection.in_transaction
 
+    def has_refused(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.Error)
+
     def rollback(self) -> None:
         try:
             if self._connection.in_transaction:

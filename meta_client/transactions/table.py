@@ -138,6 +138,10 @@ class Session(Protocol):
         """Commit the database transaction. Raises the database's error if it is rolled back for certain, and
         CommitUnknown for any other Exception. A BaseException passes through, and leaves the outcome unknown."""
 
+    def has_refused(self, error: Exception) -> bool:
+        """True if *error* is one that `commit` raises when it has rolled back. Any other proves nothing: a signal's
+        handler may raise it anywhere."""
+
     def rollback(self) -> None:
         """Roll the database transaction back. Raises nothing: a lost connection rolls back by itself."""
 

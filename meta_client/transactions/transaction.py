@@ -121,17 +121,22 @@ class Transaction:
         Raises PrepareFailed or the database's error if all is rolled back; DecisionUnknown if the database can't be
         asked, and a resolver will finish it. With *waits*: HeuristicOutcome, CoordinatorClosed.
         """
-        sequence = self._leave()
+        sequence = self._sequence
+        assert sequence is not None
         if error is None:
-            sequence.commit(waits=self._waits)
-        else:
+            sequence.decide(self._record(sequence), waits=self._waits)
+            return
+        try:
+            self._leave()
+        finally:
             sequence.roll_back()
 
     @skip_after_fork
     def vote(self) -> None:
         """Prepare the brokers and insert the row: the first half of the block's end, where a framework commits the
         database. Raises as the end, after rolling back everything."""
-        self._recorded = self._leave().record()
+        assert self._sequence is not None
+        self._recorded = self._record(self._sequence)
 
     @skip_after_fork
     def finish(self) -> None:
@@ -140,12 +145,19 @@ class Transaction:
         assert self._sequence is not None
         self._sequence.decide(self._recorded, waits=self._waits)
 
-    def _leave(self) -> CommitSequence:
-        assert self._sequence is not None
+    def _record(self, sequence: CommitSequence) -> tuple[int, ...]:
+        try:
+            self._leave()
+            return sequence.record()
+        except BaseException:
+            if sequence.step is not CommitStep.ROLLED_BACK:  # a signal's handler raised it around what `record` guards
+                sequence.roll_back()
+            raise
+
+    def _leave(self) -> None:
         for producer in self._producers:
             producer.leave()
         self._let_go()  # before the end: a pool may hand out the connection afterwards
-        return self._sequence
 
     def _open(self, name: TableName) -> None:
         resolver_thread = self._host.resolver_thread(name, self._session)

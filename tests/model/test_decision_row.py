@@ -122,6 +122,9 @@ class _Session:
     def rollback(self) -> None:
         self.end()
 
+    def has_refused(self, error: Exception) -> bool:
+        return isinstance(error, _Refused)
+
     def opener(self) -> Callable[[], "_Table"]:
         return lambda: _Table(self._database, self._process)
 

@@ -137,6 +137,9 @@ class AsyncpgSession:
     def make_durable(self) -> None:
         """Do nothing: a COMMIT that was answered is durable."""
 
+    def has_refused(self, error: Exception) -> bool:
+        return isinstance(error, self.failures)
+
     def rollback(self) -> None:
         self._block = None
         try:

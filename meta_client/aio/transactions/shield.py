@@ -32,6 +32,9 @@ class ShieldedSession:
         with shielded():
             self._session.commit()
 
+    def has_refused(self, error: Exception) -> bool:
+        return self._session.has_refused(error)
+
     def rollback(self) -> None:
         with shielded():
             self._session.rollback()

@@ -167,6 +167,9 @@ class DjangoSession:
                 raise
             raise CommitUnknown(one_line(error), is_foreign=cause is None) from error
 
+    def has_refused(self, error: Exception) -> bool:
+        return isinstance(error, Error)
+
     def rollback(self) -> None:
         self._driver.rollback()
 

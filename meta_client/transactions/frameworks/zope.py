@@ -26,7 +26,6 @@ from meta_client.errors import TransactionMisuse
 from meta_client.producer.outgoing import payload_bytes
 from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.sqlalchemy import SqlAlchemySession
-from meta_client.transactions.statements import one_line
 from meta_client.transactions.transaction import Transaction
 from zk.tree.nodes import Partition
 
@@ -167,7 +166,8 @@ class _ZopeSession(SqlAlchemySession):
         event.remove(self._connection, "commit", self._on_commit)
         if self.is_aborted or not self._is_sent:
             raise CommitUnknown("the transaction was aborted" if self.is_aborted else "no COMMIT was sent")
-        try:
-            self._driver.make_durable()
-        except Exception as error:
-            raise CommitUnknown(one_line(error), is_foreign=True) from error
+        self._driver.make_durable()
+
+    def has_refused(self, error: Exception) -> bool:
+        """False: `commit` only looks."""
+        return False

@@ -1,6 +1,7 @@
 """Exceptions of a signal's handler anywhere in a block, COMMIT included: as task queues end what takes too long."""
 
 import contextlib
+import functools
 import gc
 import itertools
 import random
@@ -23,12 +24,14 @@ from meta_client.coordinator.errors import CoordinatorError
 from meta_client.transactions.mysql import parameters
 from meta_client.transactions.transaction import Transaction
 from tests.fixtures.broker_pool import BrokerPool
+from tests.fixtures.interrupts import interrupted
 from tests.fixtures.replicas import wait_until
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.meta_client.transactions.conftest import World, do, make, running_world
 from tests.meta_client.transactions.crashing import engine_of
 
 REQUESTS = 150
+AT_ITS_ENTRY = 2  # calls before anything can guard the block's end
 
 
 class SoftTimeLimit(Exception):
@@ -123,6 +126,31 @@ def work(world: World, connection: Any, number: int) -> None:
         else:
             do(connection, insert)
         transaction.send("orders", str(number).encode())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("way", ["driver", "sqlalchemy"])
+def test_at_every_call_of_the_end(lite_world: World, way: str) -> None:
+    """Its caller goes on with the connection, and commits: rows are rolled back already, or have their message."""
+    world, engine = lite_world, engine_of(lite_world.deciding.url)
+    for number in itertools.count(AT_ITS_ENTRY):
+        with closing(Session(engine) if way == "sqlalchemy" else world.deciding.connect()) as connection:
+            transaction = world.client.transaction(connection).__enter__()
+            insert = f"INSERT INTO numbers VALUES ({number})"
+            if isinstance(connection, Session):
+                connection.execute(text(insert))
+            else:
+                do(connection, insert)
+            transaction.send("orders", str(number).encode())
+            end = functools.partial(transaction.__exit__, None, None, None)
+            if not interrupted(number, end, SoftTimeLimit, "meta_client/transactions/"):
+                break
+            del transaction, end  # else it holds the connection, which the pool lends again
+            connection.commit()
+    engine.dispose()
+    assert number > AT_ITS_ENTRY + 20
+    wait_until(lambda: not world.prepared(), "nothing is prepared")
+    world.check(world.deciding.numbers())
 
 
 def test_right_after_the_commit_of_sqlalchemy(any_world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """A row and a message through Zope's transactions, beside zope.sqlalchemy, whose vote decides."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ from meta_client.coordinator import PrepareFailed
 from meta_client.transactions import CommitStep
 from meta_client.transactions.frameworks.zope import send_on_commit
 from tests.fixtures.broker_pool import BrokerPool
+from tests.fixtures.interrupts import interrupted
+from tests.fixtures.replicas import wait_until
 from tests.meta_client.transactions.conftest import World, make, running_world
 from tests.meta_client.transactions.crashing import engine_of
 from tests.meta_client.transactions.test_crashes import QUICK, Cut
@@ -82,6 +85,18 @@ def test_the_transaction_decides(site: Site) -> None:
     site.world.wait_quiet()
     assert site.world.deciding.numbers() == [1, 2, 3, 4]
     assert site.world.messages() == [1, 2, 3]
+
+
+def test_an_exception_of_a_signal_s_handler_at_every_call(lite_world: World) -> None:
+    with opened(lite_world, engine_of(lite_world.deciding.url)) as site:
+        for number in itertools.count():
+            site.write(number)
+            if not interrupted(number, transaction.commit, InterruptedError, "frameworks/zope.py"):
+                break
+            transaction.abort()
+    assert number > 5
+    wait_until(lambda: not lite_world.prepared(), "nothing is prepared")
+    lite_world.check(lite_world.deciding.numbers())
 
 
 def test_a_savepoint_takes_messages_along(large_site: Site) -> None:
