@@ -7,7 +7,7 @@ from meta_client.protocol import request_lines
 from meta_client.protocol.buffer import ReceiveBuffer
 from meta_client.protocol.decoder import RequestDecoder, ResponseDecoder
 from meta_client.protocol.errors import RemoteProtocolError
-from meta_client.protocol.limits import Limits
+from meta_client.protocol.limits import FIND_KEY_BYTES_MAX, Limits
 from meta_client.protocol.requests import (
     Dropped,
     Get,
@@ -64,6 +64,7 @@ NEVER_A_REQUEST = {
     b"mput t 0 1 0 1 p:-1 1\r\n": "batch number -1 is negative",
     b"find t 0 0 0 id=1 1\r\n": "a find names 1 to ",
     b"find t 0 0 1 key=6A 1\r\n": "is neither id=<number> nor key=<hexadecimal>",
+    b"find t 0 0 1 key=" + b"6a" * (FIND_KEY_BYTES_MAX + 1) + b" 1\r\n": "is neither id=<number> nor key=",
     b"find t 0 0 1 body=6a 1\r\n": "is neither id=<number> nor key=<hexadecimal>",
     b"auth SCRAM-SHA-256 aGR= 1\r\n": "a message of auth is base64 of ",
     b"topic create t partitions 1\r\n": "a setting is key=value, not 'partitions'",
