@@ -3,7 +3,7 @@
 Any number of threads submit and wait. A waiting thread reads the socket itself if no other thread does: handing a reply
 from one thread to another costs as much as handling it. The connection's reader thread reads replies that no thread
 waits for (those with a callback, or left behind by the last reader) and checks the peer's liveness from time to time.
-Locks are held for a few instructions, except `_reading` and the send queue's, which are held during I/O.
+Locks are held for a few instructions. The turns `_reading` and the send queue's are held during I/O.
 """
 
 import functools
@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
@@ -26,6 +26,7 @@ from meta_client.net.pending_reply import OnDone, PendingReply
 from meta_client.net.security import PLAIN, Security
 from meta_client.net.send_queue import SendQueue
 from meta_client.net.tls import ByteStream
+from meta_client.net.turn import Turn
 from meta_client.net.wakeups import wake
 from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.decoder import ResponseDecoder
@@ -43,6 +44,7 @@ KEPT_BYTES_MAX = 8 * 1024 * 1024  # of buffers for long answers, in one connecti
 UNREAD_MAX = 16  # with more replies due, the reader thread reads even if no thread waits
 WAITING_FEW = 4  # with more replies due, the reader thread reads for the waiting threads
 LOOK_S = 1.0  # interval of checks on an idle connection
+ENDING_S = 0.001  # between looks whether others have ended, at once: the socket is shut down
 JOIN_S = 1.0  # the reader thread ends in less, unless it waits for the thread that closes
 
 _log = logging.getLogger(__name__)
@@ -62,7 +64,7 @@ class Connection:
         self._received_at = time.monotonic()  # last byte in
         self.is_refused = False  # by a broker at its connection limit
         self._capabilities: Capabilities | None = None  # two threads may both ask: the reply is the same
-        self._reading = threading.Lock()  # guards the next four
+        self._reading = Turn()  # guards the next four
         self._decoder = ResponseDecoder(buffers=BodyBuffers(KEPT_BYTES_MAX))
         self._readable = select.poll()
         self._beat = HeartBeat()
@@ -94,12 +96,8 @@ class Connection:
     def is_broken(self) -> bool:
         """True if nothing can be sent any more. Checks the socket for a disconnect, unless replies are due: their
         reader will see it."""
-        if self._failure is None and not self._pending and self._reading.acquire(blocking=False):
-            try:
-                if self._readable.poll(0):
-                    self._read_some(0.0)
-            finally:
-                self._stop_reading()
+        if self._failure is None and not self._pending:
+            self._read_in_turn(lambda: self._read_some(0.0) if self._readable.poll(0) else None)
         return self._failure is not None
 
     @property
@@ -153,7 +151,7 @@ class Connection:
                 has_time = False
         if not has_time:
             self._outgoing.send(self._break)
-        if (on_done is not None or len(self._pending) > UNREAD_MAX) and not self._reading.locked():
+        if (on_done is not None or len(self._pending) > UNREAD_MAX) and not self._reading.is_taken:
             self._called.set()
         return replies
 
@@ -198,22 +196,24 @@ class Connection:
                 self._outgoing.end_delay()
             self._outgoing.send(self._break)
         if len(self._pending) > WAITING_FEW:
-            if not self._reading.locked():
+            if not self._reading.is_taken:
                 self._called.set()
             return
-        if not self._reading.acquire(blocking=False):
-            return
-        try:
+
+        def read() -> None:
             while not reply.is_done and self._failure is None and (left_s := deadline - time.monotonic()) > 0:
                 self._read_some(left_s)
-        finally:
-            self._stop_reading()
 
-    def _stop_reading(self) -> None:
-        """Release `_reading`; the reader thread takes over if replies are still due."""
-        self._reading.release()
-        if self._is_awaited:
-            self._called.set()
+        self._read_in_turn(read)
+
+    def _read_in_turn(self, read: Callable[[], None]) -> None:
+        """Call *read*, unless another thread reads; then the reader thread takes over if replies are still due."""
+        has_read = True
+        try:
+            has_read = self._reading.run(read)
+        finally:
+            if has_read and self._is_awaited:
+                self._called.set()
 
     @property
     def _active_at(self) -> float:
@@ -229,16 +229,19 @@ class Connection:
             while self._failure is None:
                 self._called.wait(LOOK_S)
                 self._called.clear()
-                if self._reading.acquire(blocking=False):
-                    try:
-                        self._read_some(0.0)
-                        while self._is_awaited and self._failure is None:
-                            self._read_some(IDLE_S)
-                    finally:
-                        self._stop_reading()
+                self._read_in_turn(self._read_all)
         finally:
-            with self._reading, self._outgoing.sending:  # their holders end at once: the socket is shut down
-                self._socket.close()
+            while not self._reading.run(self._close_socket):
+                time.sleep(ENDING_S)
+
+    def _read_all(self) -> None:
+        self._read_some(0.0)
+        while self._is_awaited and self._failure is None:
+            self._read_some(IDLE_S)
+
+    def _close_socket(self) -> None:
+        while not self._outgoing.sending.run(self._socket.close):
+            time.sleep(ENDING_S)
 
     def _read_some(self, timeout_s: float) -> None:
         """Read what is there or arrives within *timeout_s*; without input, do what the heartbeat requires."""

@@ -1,11 +1,11 @@
 """Bytes of one connection on their way to its socket, whichever thread sends them."""
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from meta_client.net.tls import ByteStream
+from meta_client.net.turn import Turn
 from meta_client.protocol.encoder import JOIN_BYTES_MAX
 from meta_client.protocol.requests import Body
 
@@ -16,7 +16,7 @@ class SendQueue:
     """Queued pieces, in order, and requests that may be delayed. Bounded by the replies that may be due."""
 
     def __init__(self, connected: ByteStream) -> None:
-        self.sending = threading.Lock()  # its holder sends all that is queued
+        self.sending = Turn()  # its holder sends all that is queued
         self.sent_at = time.monotonic()
         self._socket = connected
         self._pieces: deque[Body] = deque()
@@ -50,13 +50,14 @@ class SendQueue:
     def send(self, on_failure: Callable[[BaseException], None]) -> None:
         """Send what is queued, or leave it to the thread that is sending: many small requests share one system call.
 
-        The sending thread takes along requests queued meanwhile, and checks again after it releases the lock, so that
+        The sending thread takes along requests queued meanwhile, and checks again after its turn, so that
         none stays behind. It is soon free: encoding a request takes longer than sending one.
 
         An error, or an interrupt, which is raised again, may leave part of a command sent, so that nothing can follow
         it: what is queued is dropped, and *on_failure* called before anybody else can send.
         """
-        while self._pieces and self.sending.acquire(blocking=False):
+
+        def drain() -> None:
             try:
                 self._drain()
             except BaseException as error:
@@ -64,8 +65,9 @@ class SendQueue:
                 on_failure(error)
                 if not isinstance(error, OSError):
                     raise
-            finally:
-                self.sending.release()
+
+        while self._pieces and self.sending.run(drain):
+            pass
 
     def _drain(self) -> None:
         pieces = self._pieces

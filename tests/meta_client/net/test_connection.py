@@ -1,10 +1,13 @@
 """A connection against a peer that answers out of order, late, wrongly, or not at all."""
 
+import contextlib
+import itertools
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,6 +21,7 @@ from meta_client.net.send_queue import PATIENCE_S
 from meta_client.protocol.errors import LocalProtocolError, RemoteProtocolError
 from meta_client.protocol.requests import Get, Put, Request, Version
 from meta_client.protocol.responses import Result, Value
+from tests.fixtures.interrupts import interrupted
 from tests.meta_client.peer import HANG_UP, Peer, listening, ok, opaque_of
 from zk.tree.broker_url import BrokerUrl
 
@@ -290,3 +294,19 @@ def test_an_interrupt_in_the_middle_of_sending_breaks_the_connection() -> None:
             interrupting.join()
             signal.signal(signal.SIGUSR1, former)
             accepted.close()
+
+
+def test_an_interrupt_at_any_moment_leaves_the_connection_to_others_or_breaks_it(peer: Peer) -> None:
+    """The thread that was interrupted neither reads nor sends any more."""
+    for nth in itertools.count():
+        connection = Connection.open(peer.url, 60)
+        try:
+            is_interrupted = interrupted(nth, lambda: connection.submit(put()).wait(60), within="meta_client/net")  # noqa: B023
+            with ThreadPoolExecutor(1) as other, contextlib.suppress(ConnectionLost, NotConnected):
+                assert other.submit(connection.submit, put()).result().wait(5), nth
+        finally:
+            connection.close()
+        assert not connection._reader.is_alive(), nth
+        if not is_interrupted:
+            break
+    assert nth > 40
