@@ -164,9 +164,8 @@ class Consumer:
             if self._assigned is None and not self.has_group:
                 raise ConsumerMisuse("a consumer without a group needs assign(), to know which partitions are its own")
             try:
-                self._dead_letters.open(
-                    {topic: it.listener for topic, it in self._subscriptions.items() if it.listener}
-                )
+                listeners = {topic: it.listener for topic, it in self._subscriptions.items() if it.listener}
+                self._dead_letters.open(listeners)
                 self._member = member = self._new_member()
                 self._fetcher.start()
                 member.start()
@@ -242,8 +241,7 @@ class Consumer:
         return self.buffer().iterate()
 
     def buffer(self) -> PullBuffer:
-        """Return the messages fetched ahead for fetch() and iteration. Raises ConsumerMisuse before start() or if all
-        topics have listeners."""
+        """Return what is fetched ahead. Raises ConsumerMisuse before start() or if all topics have listeners."""
         self._check_pulled()
         return self._buffer
 

@@ -51,8 +51,7 @@ class Fetcher:
         ahead: Literal["stop", "end"] = "stop",
         workers: Workers | None = None,
     ) -> None:
-        """*may_deliver* is called before each delivery, on the runner: False acts as a pause. *ahead*: see
-        ConsumerConfig. *workers* (default: threads) are the runners."""
+        """*may_deliver* is called before each delivery, on the runner: False pauses. *workers*: threads by default."""
         self._workers = workers or ThreadWorkers()
         self._runners = runners
         self.assignments = Assignments(group, may_deliver, self._workers.condition())

@@ -303,7 +303,7 @@ def test_an_interrupt_at_any_moment_leaves_the_connection_to_others_or_breaks_it
         try:
             is_interrupted = interrupted(nth, lambda: connection.submit(put()).wait(60), within="meta_client/net")  # noqa: B023
             with ThreadPoolExecutor(1) as other, contextlib.suppress(ConnectionLost, NotConnected):
-                assert other.submit(connection.submit, put()).result().wait(5), nth
+                assert isinstance(other.submit(connection.submit, put()).result().wait(5), Result), nth
         finally:
             connection.close()
         assert not connection._reader.is_alive(), nth
