@@ -1,8 +1,12 @@
 """Reading as a group member for the command line: the group continues exactly after the last shown message."""
 
+import shlex
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
+
+import click
 
 from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
@@ -14,6 +18,7 @@ from meta_client.operations.waiting import Waiting
 from zk.tree.nodes import Partition
 
 LOOK_S: Final = 0.2  # interval of checks for the end
+SHARE_S: Final = 10.0  # wait for the whole share, once all of what was got is read
 
 ShowMessage = Callable[[ReceivedMessage], None]
 
@@ -61,9 +66,15 @@ class GroupReading:
         self._failure: BaseException | None = None
         self._consumer = client.consumer(group, self._offsets, config=ConsumerConfig(start=start))
         self._consumer.subscribe(topic, self._on_batch)
+        self._incomplete = (
+            f"incomplete: this member has not got its whole share of {topic} in {SHARE_S:g} s: the log says why, and "
+            f"`metaq groups describe {shlex.quote(group)}` who owns the rest"
+        )
 
     def run(self, *, follow: bool) -> None:
-        """Read until the end. Raises the output's errors, such as BrokenPipeError, and ZooKeeperError."""
+        """Read until the end. Raises the output's errors, such as BrokenPipeError, ZooKeeperError; ClickException if
+        partitions of this member are left out."""
+        read_at: float | None = None
         with self._consumer:
             while not self._is_done.is_set():
                 with self._lock:
@@ -71,8 +82,12 @@ class GroupReading:
                         self._waiting.note(is_offered=True, is_reading=True)
                     else:
                         self._waiting.look(self._client)
-                if not follow and self._consumer.is_caught_up():
-                    break
+                if not follow and (self._consumer.is_caught_up() or not self._consumer.owned()):
+                    read_at = time.monotonic() if read_at is None else read_at
+                    if self._consumer.is_caught_up() and self._consumer.rebalances():
+                        break
+                    if time.monotonic() - read_at > SHARE_S and not self._consumer.rebalances():
+                        raise click.ClickException(self._incomplete)
                 self._is_done.wait(LOOK_S)
         if self._failure is not None:
             raise self._failure

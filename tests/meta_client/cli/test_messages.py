@@ -82,6 +82,19 @@ def test_a_message_gives_a_terminal_no_commands(metaq: Metaq, zookeeper: Chroot)
     assert metaq("consume", "orders").stdout == b"\x1b]0;title\x07\xff\n"
 
 
+def test_a_group_that_leaves_a_partition_out_says_so(metaq: Metaq, zookeeper: Chroot) -> None:
+    for number in range(4):
+        metaq("produce", "orders", "--partition", f"0-{number}", stdin=b"%d\n" % number)
+    with Client(zookeeper.connect) as client:
+        for number in range(4):
+            offset = f"/meta/consumers/billing/offsets/orders/0-{number}"
+            client.session.ensure(offset)
+            client.session.write(offset, b"garbage" if number in (0, 2) else b"0-0")
+    done = metaq("consume", "orders", "--group", "billing", status=1)
+    assert sorted(done.stdout.splitlines()) == [b"1", b"3"]
+    assert b"incomplete: this member has not got its whole share of orders in 10 s" in done.stderr
+
+
 def test_commands_that_send_one_message_each_do_not_all_choose_the_same_partition(metaq: Metaq) -> None:
     """Each is a producer of its own, which begins anywhere."""
     for _ in range(12):
