@@ -24,9 +24,8 @@ from meta_client.net.login import log_in
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import OnDone, PendingReply
 from meta_client.net.security import PLAIN, Security
-from meta_client.net.send_queue import SendQueue
+from meta_client.net.send_queue import SendQueue, Turn
 from meta_client.net.tls import ByteStream
-from meta_client.net.turn import Turn
 from meta_client.net.wakeups import wake
 from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.decoder import ResponseDecoder
@@ -208,12 +207,19 @@ class Connection:
 
     def _read_in_turn(self, read: Callable[[], None]) -> None:
         """Call *read*, unless another thread reads; then the reader thread takes over if replies are still due."""
-        has_read = True
+        token, has_read = object(), False
         try:
-            has_read = self._reading.run(read)
-        finally:
-            if has_read and self._is_awaited:
-                self._called.set()
+            try:
+                if has_read := self._reading.take(token):
+                    read()
+            finally:
+                self._reading.end(token)
+        except BaseException:
+            self._reading.end(token)
+            self._called.set()
+            raise
+        if has_read and self._is_awaited:
+            self._called.set()
 
     @property
     def _active_at(self) -> float:
@@ -231,17 +237,15 @@ class Connection:
                 self._called.clear()
                 self._read_in_turn(self._read_all)
         finally:
-            while not self._reading.run(self._close_socket):
-                time.sleep(ENDING_S)
+            for turn in (self._reading, self._outgoing.sending):  # for good; their holders end at once
+                while not turn.take(self):
+                    time.sleep(ENDING_S)
+            self._socket.close()
 
     def _read_all(self) -> None:
         self._read_some(0.0)
         while self._is_awaited and self._failure is None:
             self._read_some(IDLE_S)
-
-    def _close_socket(self) -> None:
-        while not self._outgoing.sending.run(self._socket.close):
-            time.sleep(ENDING_S)
 
     def _read_some(self, timeout_s: float) -> None:
         """Read what is there or arrives within *timeout_s*; without input, do what the heartbeat requires."""

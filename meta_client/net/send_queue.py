@@ -5,11 +5,36 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from meta_client.net.tls import ByteStream
-from meta_client.net.turn import Turn
 from meta_client.protocol.encoder import JOIN_BYTES_MAX
 from meta_client.protocol.requests import Body
 
 PATIENCE_S = 0.005  # delay of requests that are not urgent, while other replies are due
+
+
+class Turn:
+    """Mutual exclusion for threads that do not wait for it, which no exception of a signal's handler leaves taken.
+
+    Such an exception may be raised after any call, so also between a lock's acquire() and the `try` behind it. A token
+    is taken inside the `try`, and ended whether or not that got so far; twice, as the exception may come in `end`.
+    """
+
+    __slots__ = ("_holder",)
+
+    def __init__(self) -> None:
+        self._holder: dict[None, object] = {}
+
+    @property
+    def is_taken(self) -> bool:
+        return bool(self._holder)
+
+    def take(self, token: object) -> bool:
+        """Return True if *token* has the turn now, False if another one has."""
+        return self._holder.setdefault(None, token) is token
+
+    def end(self, token: object) -> None:
+        """Give back the turn, if *token* has it."""
+        if self._holder.get(None) is token:
+            self._holder.clear()
 
 
 class SendQueue:
@@ -50,24 +75,33 @@ class SendQueue:
     def send(self, on_failure: Callable[[BaseException], None]) -> None:
         """Send what is queued, or leave it to the thread that is sending: many small requests share one system call.
 
-        The sending thread takes along requests queued meanwhile, and checks again after its turn, so that
-        none stays behind. It is soon free: encoding a request takes longer than sending one.
+        The sending thread takes along requests queued meanwhile, and checks again after its turn, so that none stays
+        behind. It is soon free: encoding a request takes longer than sending one.
 
         An error, or an interrupt, which is raised again, may leave part of a command sent, so that nothing can follow
         it: what is queued is dropped, and *on_failure* called before anybody else can send.
         """
-
-        def drain() -> None:
+        is_mine = True
+        while self._pieces and is_mine:
+            token = object()
             try:
-                self._drain()
-            except BaseException as error:
-                self._pieces.clear()
-                on_failure(error)
-                if not isinstance(error, OSError):
-                    raise
+                try:
+                    if is_mine := self.sending.take(token):
+                        self._drain_or_fail(on_failure)
+                finally:
+                    self.sending.end(token)
+            except BaseException:
+                self.sending.end(token)
+                raise
 
-        while self._pieces and self.sending.run(drain):
-            pass
+    def _drain_or_fail(self, on_failure: Callable[[BaseException], None]) -> None:
+        try:
+            self._drain()
+        except BaseException as error:
+            self._pieces.clear()
+            on_failure(error)
+            if not isinstance(error, OSError):
+                raise
 
     def _drain(self) -> None:
         pieces = self._pieces

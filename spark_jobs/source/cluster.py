@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 CONNECT_S: Final = 4.0  # for each master
-REGISTER_S: Final = 12.0  # for the application, by its master
+REGISTER_S: Final = 30.0  # for the application, by its master: Spark asks a second time after 20
 EXECUTORS_S: Final = 15.0  # for the first executor
 _LOOK_S: Final = 0.2
 _REGISTRATION: Final = "appclient-registration-retry-thread"  # of a driver that waits for its master
