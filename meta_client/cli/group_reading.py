@@ -82,11 +82,11 @@ class GroupReading:
                         self._waiting.note(is_offered=True, is_reading=True)
                     else:
                         self._waiting.look(self._client)
-                if not follow and (self._consumer.is_caught_up() or not self._consumer.owned()):
-                    read_at = time.monotonic() if read_at is None else read_at
-                    if self._consumer.is_caught_up() and self._consumer.rebalances():
+                if not follow and self._consumer.is_caught_up():
+                    if self._consumer.rebalances():  # it has got its whole share
                         break
-                    if time.monotonic() - read_at > SHARE_S and not self._consumer.rebalances():
+                    read_at = read_at or time.monotonic()
+                    if time.monotonic() - read_at > SHARE_S:
                         raise click.ClickException(self._incomplete)
                 self._is_done.wait(LOOK_S)
         if self._failure is not None:

@@ -48,7 +48,7 @@ class Fetcher:
         fetch_timeout_s: float,
         fetch_wait_s: float,
         may_deliver: Callable[[], bool] = lambda: True,
-        ahead: Literal["stop", "end"] = "stop",
+        ahead: Literal["stop", "end"] = "stop",  # as in ConsumerConfig
         workers: Workers | None = None,
     ) -> None:
         """*may_deliver* is called before each delivery, on the runner: False pauses. *workers*: threads by default."""

@@ -1,4 +1,4 @@
-"""What the audit log of a broker with access rules has, and what fills it for nobody."""
+"""Lines of the audit log of a broker with access rules, and bounds on what one principal may write into it."""
 
 import re
 from collections import Counter

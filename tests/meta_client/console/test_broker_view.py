@@ -1,4 +1,4 @@
-"""What a page says is wrong with a broker, fault by fault; rates of counters; and too many reads at once."""
+"""Faults of a broker as a page tells them, one by one; rates of counters; and too many reads at once."""
 
 import asyncio
 import threading

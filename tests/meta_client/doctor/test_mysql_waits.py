@@ -1,4 +1,4 @@
-"""Who holds a row of the decision table, and who waits for one, by what the server tells of its locks."""
+"""Sessions that hold a row of the decision table, or wait for one, by what the server tells of its locks."""
 
 from meta_client.doctor.evidence import OpenSession
 from meta_client.doctor.mysql import _at_table, _Open

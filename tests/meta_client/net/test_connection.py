@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -296,12 +297,16 @@ def test_an_interrupt_in_the_middle_of_sending_breaks_the_connection() -> None:
             accepted.close()
 
 
+def answered(connection: Connection) -> None:
+    connection.submit(put()).wait(60)
+
+
 def test_an_interrupt_at_any_moment_leaves_the_connection_to_others_or_breaks_it(peer: Peer) -> None:
     """The thread that was interrupted neither reads nor sends any more."""
     for nth in itertools.count():
         connection = Connection.open(peer.url, 60)
         try:
-            is_interrupted = interrupted(nth, lambda: connection.submit(put()).wait(60), within="meta_client/net")  # noqa: B023
+            is_interrupted = interrupted(nth, partial(answered, connection), within="meta_client/net")
             with ThreadPoolExecutor(1) as other, contextlib.suppress(ConnectionLost, NotConnected):
                 assert isinstance(other.submit(connection.submit, put()).result().wait(5), Result), nth
         finally:

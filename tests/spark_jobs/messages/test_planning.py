@@ -1,4 +1,4 @@
-"""Where a read begins in each partition, by its options; and topics that no broker can have."""
+"""Offsets at which a read begins in each partition, by its options; and topics that no broker can have."""
 
 import json
 
@@ -39,11 +39,11 @@ def test_each_partition_begins_where_it_is_told(start: object, starts: list[int]
 @pytest.mark.parametrize("named", [{"orders": {"0-7": 5}}, {"stock": {"0-0": 5}}])
 def test_an_offset_of_what_is_not_read_is_refused(named: object) -> None:
     with pytest.raises(InvalidOption, match="which is not read: see `metaq topics`"):
-        starting_offsets(options(named), None, Cut({}, HELD))  # type: ignore[arg-type]
+        starting_offsets(options(named), None, Cut({}, HELD))  # type: ignore[arg-type]  # asked for times alone
 
 
 def test_a_task_of_sparks_own_reads_nothing() -> None:
-    assert list(read_messages(None, options("earliest"), ())) == []  # type: ignore[arg-type]
+    assert list(read_messages(None, options("earliest"), ())) == []  # type: ignore[arg-type]  # of what Spark makes itself
 
 
 @pytest.mark.parametrize(("topic", "why"), [(b"", "a topic of 0 bytes"), (b"\xff", "a topic that is not UTF-8")])

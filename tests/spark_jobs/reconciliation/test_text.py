@@ -1,4 +1,6 @@
-"""What a reconciliation tells people, of one with something of everything."""
+"""Text of a reconciliation for people, of one with something of everything."""
+
+from typing import Any
 
 from spark_jobs.reconciliation.text import UNREADABLE_BROKER, lines
 
@@ -6,7 +8,7 @@ EPOCHS = [
     {"epoch": 1, "since_ms": 1_000, "until_ms": 2_000, "until_lsn": 500},
     {"epoch": 2, "since_ms": 9_000, "until_ms": 9_500, "until_lsn": 900},
 ]
-FOUND = {
+FOUND: dict[str, Any] = {
     "database": {"place": "shop", "wal_lsn": "0/1", "is_restored": True, "generation": 3, "noted": 5},
     "brokers": [{"broker": 0, "directory": "/data", "first_lsn": 128, "end_lsn": 900, "epochs": EPOCHS}],
     "brokers_not_given": [2],
@@ -57,7 +59,7 @@ def test_every_kind_of_line() -> None:
 
 
 def test_what_zookeeper_would_have_told() -> None:
-    unknown = FOUND | {"brokers_not_given": None, "database": FOUND["database"] | {"is_restored": None}}  # type: ignore[operator]
+    unknown = FOUND | {"brokers_not_given": None, "database": FOUND["database"] | {"is_restored": None}}
     assert sum("unknown: ZooKeeper was not asked (--zk)" in line for line in lines(unknown)) == 2
-    whole = FOUND | {"brokers_not_given": [], "database": FOUND["database"] | {"is_restored": False}}  # type: ignore[operator]
+    whole = FOUND | {"brokers_not_given": [], "database": FOUND["database"] | {"is_restored": False}}
     assert any("not restored, as far as resolvers have noted (generation 3)" in line for line in lines(whole))
