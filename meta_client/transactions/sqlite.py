@@ -142,7 +142,7 @@ class _FileTable(SqlTable):
     """The table in a file."""
 
     def _make_durable(self) -> None:
-        """A process that was killed, or has not come so far, may leave a deleted journal's directory as it is."""
+        """Fsync the directory of a deleted journal, which a killed process, or one not so far, may not have done."""
         try:
             if (directory := _deletes_from(self._connection)) is not None:
                 sync_directory(directory)
@@ -183,7 +183,7 @@ def ddl(path: str, keep_s: int) -> str:
 
 
 def _connect(path: str) -> sqlite3.Connection:
-    """Raises Unreachable, also for a file that is no database."""
+    """Connect to the file *path*. Raises Unreachable, also for one that is no database."""
     try:
         connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
