@@ -2,8 +2,12 @@
 
 import contextlib
 import json
+import signal
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
+from types import FrameType
 from typing import Final
 
 import click
@@ -191,13 +195,43 @@ def _look_once(found: Resolver, batches: BatchFinisher, age_s: float) -> None:
 
 def _look_for_ever(found: Resolver, batches: BatchFinisher, interval_s: float, *, as_json: bool) -> None:
     before = Counts(), BatchCounts()
-    while True:
-        found.look()
-        batches.look()
-        if (counts := (found.counts, batches.counts)) != before:
-            before = counts
-            _show(*counts, as_json=as_json)
-        time.sleep(interval_s)
+    with raised_again() as check:
+        while True:
+            found.look()
+            batches.look()
+            if (counts := (found.counts, batches.counts)) != before:
+                before = counts
+                _show(*counts, as_json=as_json)
+            time.sleep(interval_s)
+            check()
+
+
+@contextlib.contextmanager
+def raised_again() -> Iterator[Callable[[], None]]:
+    """Yield a function that raises again what SIGINT or SIGTERM has raised in the block: kazoo swallows any exception
+    while it sends. Main thread."""
+    raised: list[BaseException] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(handler: Callable[[int, FrameType | None], object], number: int, frame: FrameType | None) -> None:
+        try:
+            handler(number, frame)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    def check() -> None:
+        if raised:
+            raise raised[0]
+
+    for number, handler in handlers.items():
+        if callable(handler):  # an ignored one stays ignored
+            signal.signal(number, partial(note, handler))
+    try:
+        yield check
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _show(counts: Counts, batches: BatchCounts, *, as_json: bool) -> None:
