@@ -34,11 +34,15 @@ def built(function: str, source: Path, into: Path, **variables: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution, unpacked."""
-    into = tmp_path_factory.mktemp("sdist")
-    archive = built("build_sdist", ROOT, into)
-    shutil.unpack_archive(archive, into)
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution."""
+    return built("build_sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture
+def sdist(archive: Path, tmp_path: Path) -> Path:
+    """The source distribution, unpacked for one test: what builds there leaves files behind."""
+    shutil.unpack_archive(archive, into := tmp_path / "sdist")
     return into / archive.name.removesuffix(".tar.gz")
 
 
