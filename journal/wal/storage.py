@@ -81,6 +81,9 @@ class Storage(Protocol):
         Repeating it finishes a copy that a crash interrupted. Raises StorageFailed, also if another file has the name.
         """
 
+    def close(self) -> None:
+        """Let another process use the directory. Idempotent."""
+
 
 class SegmentArchive(Protocol):
     """Keeps segments that the journal drops. See journal/archive/keeper.py."""

@@ -15,7 +15,7 @@ from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.position_report import PositionReport
 from meta_broker.cluster.registration_plan import some
 from meta_broker.cluster.registration_task import RegistrationTask
-from meta_broker.cluster.topic_announcer import TopicAnnouncer
+from meta_broker.cluster.topic_announcer import TopicAnnouncer, TopicRegistry
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import BrokerError, ConfigError
 from meta_broker.handlers.branch_timeouts import Timeouts
@@ -37,6 +37,7 @@ from meta_broker.version import PRODUCT_VERSION, version_answer
 from zk.brokers.journal_position import JournalPosition
 from zk.brokers.replication import ReplicationNode
 from zk.errors import MalformedNode, ZooKeeperUnavailable
+from zk.tree.broker_url import BrokerUrl
 from zk.tree.paths import BrokerKey, BrokerNode, Paths
 
 log = logging.getLogger(__name__)
@@ -107,9 +108,7 @@ class MasterRole(Role):
             store.watermark.is_whole = False  # a slave in sync has what is missing
         await stack.enter_async_context(closing(store))
         tune_garbage_collector()
-        ids.begin_after(store.transactions.state.time_ms)
-        topics = Topics(config.topics, store.transactions.state.topics)
-        self._announcer = TopicAnnouncer(topics, store, membership)
+        context, self._announcer = master_context(config, store, ids, membership, start.url)
         self._relocation = RelocationJob(
             store.transactions, store.high_watermark, config.broker.relocate_after_segments
         )
@@ -122,18 +121,8 @@ class MasterRole(Role):
         stack.enter_context(_last_checkpoint(store))
         master.begin(node, position)
         self._position = PositionReport(config.data, store)
-        context = Context(
-            config=config,
-            store=store,
-            topics=topics,
-            ids=ids,
-            timeouts=Timeouts(),
-            listener=self._announcer,
-            url=str(start.url),
-            version=version_answer(has_logins=config.rules is not None),
-            master=master,
-            replicas=lambda: [ReadReplica(*found) for found in master.serving()],
-        )
+        context.master = master
+        context.replicas = lambda: [ReadReplica(*found) for found in master.serving()]
         return Dispatcher(context)
 
     def _epoch(
@@ -187,6 +176,26 @@ class MasterRole(Role):
         finally:
             change.pieces.close()
         self._dropped |= change.dropped
+
+
+def master_context(
+    config: BrokerConfig, store: MessageStore, ids: MessageIds, registry: TopicRegistry | None, url: BrokerUrl
+) -> tuple[Context, TopicAnnouncer]:
+    """Return what a master's handlers share, over its recovered *store*, without replication; and its announcer."""
+    ids.begin_after(store.transactions.state.time_ms)
+    topics = Topics(config.topics, store.transactions.state.topics)
+    announcer = TopicAnnouncer(topics, store, registry)
+    context = Context(
+        config=config,
+        store=store,
+        topics=topics,
+        ids=ids,
+        timeouts=Timeouts(),
+        listener=announcer,
+        url=str(url),
+        version=version_answer(has_logins=config.rules is not None),
+    )
+    return context, announcer
 
 
 @contextlib.contextmanager

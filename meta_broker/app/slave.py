@@ -15,7 +15,7 @@ from journal.replica.follower import JournalFollower
 from journal.state.wall_clock import wall_clock_ms
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import JournalIdentity
-from journal.wal.storage import DirectoryStorage
+from journal.wal.storage import Storage
 from meta_broker.app.broker import Role, RoleChange, Start, closing, tune_garbage_collector
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.registration_task import NotRegistered, RegistrationTask
@@ -143,7 +143,7 @@ def read_slave_facts(config: BrokerConfig, file: SlaveFile) -> SlaveFacts:
 
 
 def _open_copy(
-    config: BrokerConfig, facts: SlaveFacts, wake: Callable[[], None], storage: DirectoryStorage, indexes: Indexes
+    config: BrokerConfig, facts: SlaveFacts, wake: Callable[[], None], storage: Storage, indexes: Indexes
 ) -> JournalFollower:
     return JournalFollower.open(
         storage,

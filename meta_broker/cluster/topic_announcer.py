@@ -3,8 +3,8 @@
 import dataclasses
 import logging
 from collections.abc import Collection, Mapping
+from typing import Protocol
 
-from meta_broker.cluster.membership import Membership
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
 from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
@@ -15,6 +15,16 @@ from zk.brokers.registration import TopicRegistration
 log = logging.getLogger(__name__)
 
 
+class TopicRegistry(Protocol):
+    """Registers topics in ZooKeeper, in its own time."""
+
+    def topic_used(self, topic: str, registration: TopicRegistration) -> None:
+        """Announce a topic that got its first message. Returns at once."""
+
+    def topic_changed(self, topic: str, registration: TopicRegistration | None) -> None:
+        """Announce a topic's new registration, or (None) withdraw it. Returns at once."""
+
+
 class TopicAnnouncer:
     """A broker's topics, from the configuration file and from run-time decisions. Loop thread only.
 
@@ -22,12 +32,13 @@ class TopicAnnouncer:
     """
 
     def __init__(
-        self, topics: Topics, store: MessageStore, membership: Membership | None, *, decides: bool = True
+        self, topics: Topics, store: MessageStore, registry: TopicRegistry | None, *, decides: bool = True
     ) -> None:
-        """*decides*: for a master, which ends decisions that the file overrules; a slave's master does that."""
+        """*registry* None: there is no ZooKeeper. *decides*: for a master, which ends decisions that the file
+        overrules; a slave's master does that."""
         self._topics = topics
         self._store = store
-        self._membership = membership
+        self._registry = registry
         self._decides = decides
         self._end_overruled()
 
@@ -50,8 +61,8 @@ class TopicAnnouncer:
 
     def topic_used(self, topic: str) -> None:
         """Announce a topic that got its first message since the start."""
-        if self._membership is not None and (section := self._topics.find(topic)) is not None:
-            self._membership.topic_used(topic, topic_registration(section, section.partitions))
+        if self._registry is not None and (section := self._topics.find(topic)) is not None:
+            self._registry.topic_used(topic, topic_registration(section, section.partitions))
 
     def topic_changed(self, topic: str) -> None:
         """Announce a topic after an acknowledged decision about it."""
@@ -62,8 +73,8 @@ class TopicAnnouncer:
         for topic, registration in self._registrations(topics).items():
             if registration is None:
                 self._topics.used.discard(topic)
-            if self._membership is not None:
-                self._membership.topic_changed(topic, registration)
+            if self._registry is not None:
+                self._registry.topic_changed(topic, registration)
 
     def follow_file(self, file: Mapping[str, TopicConfig]) -> list[str]:
         """Apply the configuration file's topics; return those whose registration changes.

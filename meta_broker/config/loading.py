@@ -77,7 +77,7 @@ def load(
     if reason := why_not_slave(slave, is_slave=role == "slave", has_zookeeper=zookeeper is not None):
         raise ConfigError(f"{where}: slave: {reason}")
     _check_replication(file.replication, where)
-    _check_topics(file.topics, where)
+    check_topics(file.topics, where)
     _check_filters(file.filters, where)
     _check_data(data)
     if not 0 <= broker_id <= BROKER_ID_MAX:
@@ -196,7 +196,8 @@ def _check_replication(section: ReplicationSection, where: str) -> None:
         raise ConfigError(f"{where}: replication.{reason}")
 
 
-def _check_topics(topics: Mapping[str, TopicConfig], where: str) -> None:
+def check_topics(topics: Mapping[str, TopicConfig], where: str) -> None:
+    """Check the `[topics]` sections of *where*. Raises ConfigError."""
     if not topics:
         raise ConfigError(f'{where}: no topic: add a section [topics.NAME], or [topics."*"] for every name')
     for name, topic in topics.items():

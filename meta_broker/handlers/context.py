@@ -179,6 +179,7 @@ class Context:
     traffic: Traffic = field(default_factory=Traffic)
     accounts: QuotaAccounts = field(default_factory=lambda: QuotaAccounts(time.monotonic))  # use of quotas
     realtime: Realtime = field(default_factory=lambda: Realtime(time.monotonic))
+    clock: Callable[[], float] = time.monotonic  # of waits and of transactions' timeouts, in seconds
     started: float = field(default_factory=time.monotonic)
     faults: set[str] = field(default_factory=set)  # disk errors in the log
 

@@ -7,7 +7,6 @@ nothing more, however many of its fetches have been woken.
 
 import asyncio
 import functools
-import time
 from collections.abc import Iterable
 
 from journal.records.record import PartitionName
@@ -41,7 +40,7 @@ class FetchHandler:
         """Answer *fetch*, or begin its wait."""
         if fetch.wait_ms > 0 and (end_wanted := self._end_to_wait_for(fetch)) is not None:
             if (reason := self._waiting.why_full(peer)) is None:
-                name, due_ms = _name(fetch), _now_ms() + min(fetch.wait_ms, self._wait_ms_max)
+                name, due_ms = _name(fetch), self._now_ms() + min(fetch.wait_ms, self._wait_ms_max)
                 self._context.times.defer()  # measured from the end of its wait
                 self._waiting.add(WaitingFetch(fetch, peer, name, end_wanted, due_ms))
                 peer.end_in_flight()
@@ -151,7 +150,7 @@ class FetchHandler:
 
     def _ring(self) -> None:
         self._timer = None
-        _wake(self._waiting.pop_due(_now_ms()))
+        _wake(self._waiting.pop_due(self._now_ms()))
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -160,9 +159,12 @@ class FetchHandler:
             return  # a timer that fires too early is set again
         if self._timer is not None:
             self._timer.cancel()
-        delay_s = max(0, due_ms - _now_ms()) / 1000
+        delay_s = max(0, due_ms - self._now_ms()) / 1000
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
         self._timer_ms = due_ms
+
+    def _now_ms(self) -> int:
+        return int(self._context.clock() * 1000)
 
 
 def _wake(ended: Iterable[WaitingFetch]) -> None:
@@ -172,7 +174,3 @@ def _wake(ended: Iterable[WaitingFetch]) -> None:
 
 def _name(fetch: Fetch) -> PartitionName:
     return PartitionName(fetch.topic, fetch.partition)
-
-
-def _now_ms() -> int:
-    return int(time.monotonic() * 1000)

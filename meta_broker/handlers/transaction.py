@@ -146,7 +146,7 @@ class TransactionHandler:
             if isinstance(key, LocalKey):
                 peer.local_transactions[key] = transaction
             if transaction.timeout_ms:
-                self._context.timeouts.add(transaction, time.monotonic())
+                self._context.timeouts.add(transaction, self._context.clock())
             counters.begins += 1
             counters.xa_begins += isinstance(key, XaKey)
         peer.buffer_reply(key, encode_result(Status.SUCCESS, b"", request.opaque))
@@ -196,7 +196,7 @@ class TransactionHandler:
 
         Raises StorageFailed once the journal has stopped.
         """
-        expired = self._context.timeouts.expired(time.monotonic(), EXPIRED_PER_TURN)
+        expired = self._context.timeouts.expired(self._context.clock(), EXPIRED_PER_TURN)
         for transaction in expired:
             self._store.rollback(transaction, RollbackReason.TIMED_OUT)
             self._context.counters.rollbacks += 1

@@ -283,12 +283,17 @@ class Server:
     def failed(self, error: StorageFailed) -> None:
         """Drop all connections, once, and end the broker: nothing can be acknowledged any more."""
         if not self._has_failed:
-            self._has_failed = True
             log.critical("journal stopped error=%s", error)
-            self._release()
-            for connection in list(self._connections):
-                connection.abort()
+            self.abort()
             self._on_failure(error)
+
+    def abort(self) -> None:
+        """Drop all connections, accept no more, and answer nothing, as the end of the process does; then call
+        `close`."""
+        self._has_failed = True
+        self._release()
+        for connection in list(self._connections):
+            connection.abort()
 
     @property
     def has_connections(self) -> bool:

@@ -15,7 +15,7 @@ from journal.state.checkpointed import CheckpointedState
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.high_watermark import HighWatermark
 from journal.wal.reserve import is_full
-from journal.wal.storage import DirectoryStorage
+from journal.wal.storage import Storage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.store.archive_tier import ArchiveTier
 from meta_broker.store.checkpoint_taking import note
@@ -51,7 +51,7 @@ class CheckpointJob:
 
     def __init__(
         self,
-        storage: DirectoryStorage,
+        storage: Storage,
         source: CheckpointedState,
         indexes: Indexes,
         config: BrokerConfig,
@@ -210,7 +210,7 @@ class CheckpointJob:
         self._requests = []
 
 
-def _read_steps(storage: DirectoryStorage) -> tuple[ClockStep, ...]:
+def _read_steps(storage: Storage) -> tuple[ClockStep, ...]:
     if STEPS_FILE not in storage.names():
         return ()
     try:

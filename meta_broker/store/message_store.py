@@ -24,7 +24,7 @@ from journal.wal.high_watermark import LSN_MAX, YIELD, HighWatermark, WatermarkA
 from journal.wal.inline_commit import LoopHooks
 from journal.wal.open_journal import JournalConfig, OpenJournal
 from journal.wal.segments import JournalIdentity
-from journal.wal.storage import DirectoryStorage
+from journal.wal.storage import DirectoryStorage, Storage
 from journal.wal.watermark_file import SavedWatermark, read_watermark, remove_watermark
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import with_remedy
@@ -48,7 +48,7 @@ class MessageStore:
 
     def __init__(
         self,
-        storage: DirectoryStorage,
+        storage: Storage,
         source: CheckpointedState,
         indexes: Indexes,
         config: BrokerConfig,
@@ -89,6 +89,7 @@ class MessageStore:
         epoch: Callable[[Recovered], int] = lambda recovered: max(recovered.state.epoch, 1),
         clock: Clock | None = None,
         locked: Callable[[], None] = lambda: None,
+        storage: Storage | None = None,
     ) -> "MessageStore":
         """Open a master's store: lock the data directory and recover it. Raises any JournalError; nothing stays open
         then.
@@ -96,7 +97,8 @@ class MessageStore:
         *on_progress* is called on the journal's writer thread: it must only wake the loop, which calls `advance`.
         *clock_ms* gives the time that records carry. *loop_hooks* write together what one turn of the loop appends.
         *epoch*: as in `JournalTransactionStore.open`. *clock*: for retention by age. *locked* is called once the
-        directory is locked, before recovery.
+        directory is locked, before recovery. *storage*: where the journal is instead of in the data directory, and this
+        process's own; closed with the store.
 
         In mode sync only what the directory's saved watermark or the newest checkpoint covers counts as acknowledged,
         until `limit_acknowledged` raises the limit.
@@ -104,7 +106,7 @@ class MessageStore:
         is_sync = config.replication.mode == "sync"
         known = SavedWatermark(Lsn(0), is_whole=False)  # without a file, as in a new directory
 
-        def open_source(storage: DirectoryStorage, indexes: Indexes) -> CheckpointedState:
+        def open_source(storage: Storage, indexes: Indexes) -> CheckpointedState:
             nonlocal known
 
             def begin(recovered: Recovered) -> int:  # nothing is appended yet
@@ -131,10 +133,10 @@ class MessageStore:
             )
 
         if not is_sync:
-            store = cls.open_over(config, open_source, clock=clock)
+            store = cls.open_over(config, open_source, clock=clock, storage=storage)
             store.space.begin()
             return store
-        store = cls.open_over(config, open_source, Lsn(0), clock)
+        store = cls.open_over(config, open_source, Lsn(0), clock, storage)
         store.space.begin()
         store._defer_unacknowledged(known)
         return store
@@ -158,17 +160,18 @@ class MessageStore:
     def open_over(
         cls,
         config: BrokerConfig,
-        open_source: Callable[[DirectoryStorage, Indexes], CheckpointedState],
+        open_source: Callable[[Storage, Indexes], CheckpointedState],
         limit: Lsn = LSN_MAX,
         clock: Clock | None = None,
+        storage: Storage | None = None,
     ) -> "MessageStore":
         """Lock the data directory, and open a store over what *open_source* recovers; *limit* as in
-        `limit_acknowledged`.
+        `limit_acknowledged`, *storage* as in `open`.
 
         Raises as `open`.
         """
         try:
-            storage = DirectoryStorage.open_for_writing(config.data)
+            storage = storage or DirectoryStorage.open_for_writing(config.data)
             try:
                 if not os.access(config.data, os.W_OK | os.X_OK, effective_ids=True):
                     # Otherwise only creating the next segment would fail.
@@ -185,9 +188,9 @@ class MessageStore:
     @classmethod
     def _recovered(
         cls,
-        storage: DirectoryStorage,
+        storage: Storage,
         config: BrokerConfig,
-        open_source: Callable[[DirectoryStorage, Indexes], CheckpointedState],
+        open_source: Callable[[Storage, Indexes], CheckpointedState],
         clock: Clock,
         limit: Lsn,
     ) -> "MessageStore":

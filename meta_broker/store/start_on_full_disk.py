@@ -10,7 +10,7 @@ from journal.replica.follower import JournalFollower
 from journal.wal.open_journal import JournalConfig
 from journal.wal.reserve import is_full
 from journal.wal.segments import JournalIdentity
-from journal.wal.storage import DirectoryStorage
+from journal.wal.storage import Storage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.store.clock import Clock
 from meta_broker.store.indexes import Indexes
@@ -42,7 +42,7 @@ async def open_or_free_space(
     return open_store()
 
 
-def _open_unchanged(config: BrokerConfig, storage: DirectoryStorage, indexes: Indexes) -> JournalFollower:
+def _open_unchanged(config: BrokerConfig, storage: Storage, indexes: Indexes) -> JournalFollower:
     """Open the journal as a copy, which appends nothing."""
     return JournalFollower.open(
         storage,

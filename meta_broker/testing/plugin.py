@@ -5,7 +5,7 @@ metaq_broker        a fresh broker for one test: a process, with its own chroot 
 metaq_client        a client of it
 metaq_shared_broker one broker for the whole run; tests keep apart by the names of their topics and groups
 metaq_shared_client a client of that, for one test
-metaq_memory        a fresh cluster in memory for one test: no process, no socket, no Java
+metaq_memory        a fresh cluster in memory for one test: no process, no disk, no Java
 metaq_memory_client a client of it
 metaq_config        the brokers' toml text; override it with a fixture of this name, of scope session
 

@@ -1,49 +1,56 @@
-"""A cluster for unit tests: brokers in memory, and their clients."""
+"""A cluster for unit tests: brokers inside this process, and their clients."""
 
+import asyncio
 import contextlib
 import threading
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from meta_broker.testing.memory.broker import MemoryBroker
-from meta_broker.testing.memory.link import MemoryLink
+import uvloop
+
+from meta_broker.testing.memory.broker import ClusterTime, MemoryBroker
 from meta_broker.testing.memory.session import MemorySession
 from meta_broker.testing.memory.tree import Tree
 from meta_client.client import Client
-from meta_client.errors import NotConnected
 from meta_client.net.connections import Connections
-from zk.brokers.registration import BrokerRegistration, TopicRegistration
-from zk.tree.broker_url import BrokerUrl
-from zk.tree.nodes import BrokerName
+from meta_client.net.opaques import next_opaque
+from meta_client.protocol.requests import TopicCommand, TopicVerb
+from meta_client.protocol.responses import Result
 
 TOPICS: Mapping[str, int] = {"*": 2}
+ANSWER_S = 60.0
 
 
 class MemoryCluster:
-    """Brokers in memory, by default one that accepts every topic, with two partitions. Any thread.
+    """Brokers of this process, by default one that accepts every topic, with two partitions. Any thread.
 
     Use as a context manager; its clients are closed with it. *topics*: names, or patterns with `*`, and the number of
-    partitions each broker has of them; *brokers*: their ids.
+    partitions each broker has of them; *brokers*: their ids. Each listens on a port of 127.0.0.1.
     """
 
     def __init__(self, topics: Mapping[str, int] = TOPICS, brokers: Iterable[int] = (0,)) -> None:
-        self.tree = Tree()
-        self._offset_s = 0.0
-        self._lock = threading.Lock()  # guards _links
-        self._links: list[MemoryLink] = []
-        self._members = {broker_id: _Member(self, broker_id, dict(topics)) for broker_id in brokers}
-        self._opened = contextlib.ExitStack()
-        for broker_id in self._members:
-            self.start(broker_id)
+        self._tree = Tree()
+        self._clock = ClusterTime()
+        self._brokers = {broker_id: MemoryBroker(broker_id, topics, self._tree, self._clock) for broker_id in brokers}
+        self._loop = uvloop.new_event_loop()
+        self._operator = Connections()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="metaq-memory", daemon=True)
+        self._thread.start()
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._end_loop)
+            for broker in self._brokers.values():
+                opened.callback(self._close, broker)
+                self._run(broker.start())
+            opened.callback(self._operator.close)
+            self._opened = opened.pop_all()
 
     def client(self, **options: Any) -> Client:
         """Return a new client of these brokers, closed with the cluster at the latest.
 
         *options* are `batching` and `default_topic`, as for Client.
         """
-        client = Client.over(lambda enqueue: MemorySession(self.tree, enqueue), Connections(self._open), **options)
+        client = Client.over(lambda enqueue: MemorySession(self._tree, enqueue), Connections(), **options)
         return self._opened.enter_context(client)
 
     def kill(self, broker_id: int = 0) -> None:
@@ -51,21 +58,22 @@ class MemoryCluster:
 
         Branches that are not prepared are gone when it starts again; everything acknowledged is kept.
         """
-        member = self._members[broker_id]
-        member.is_up = False
-        for link in [link for link in self._links if link.url == member.url]:
-            link.break_()
-        member.session.close()
-        member.broker.restart()
+        self._run(self._brokers[broker_id].kill())
 
     def start(self, broker_id: int = 0) -> None:
-        """Start a killed broker."""
-        self._members[broker_id].start()
+        """Start a killed broker, on its former port; on return it has recovered and is registered."""
+        self._run(self._brokers[broker_id].start())
 
     def close_partition(self, topic: str, partition: str, *, is_closed: bool = True) -> None:
-        """Close or open a partition, as `metaq topics close` and `open` do. *partition* as in `0-1`."""
+        """Close or open a partition, as `metaq topics close` and `open` do. *partition* as in `0-1`. Raises ValueError
+        if the broker refuses that."""
         broker_id, _, number = partition.partition("-")
-        self._members[int(broker_id)].broker.close_partition(topic, int(number), is_closed=is_closed)
+        verb = TopicVerb.CLOSE if is_closed else TopicVerb.OPEN
+        command = TopicCommand(verb, topic, (("partitions", number),), next_opaque())
+        broker = self._operator.get(self._brokers[int(broker_id)].url, ANSWER_S)
+        answer = broker.submit(command).wait(ANSWER_S)
+        if isinstance(answer, Result) and not answer.is_success:
+            raise ValueError(answer.text)
 
     def expire(self, client: Client) -> None:
         """Expire a client's ZooKeeper session, as a long silence does; a new one begins at once."""
@@ -73,12 +81,14 @@ class MemoryCluster:
         client.session.expire()
 
     def advance(self, seconds: float) -> None:
-        """Advance the brokers' time: transactions expire, fetches end their wait."""
-        self._offset_s += seconds
+        """Advance the brokers' time; on return transactions that are due have expired."""
+        self._clock.offset_s += seconds
+        for broker in self._brokers.values():
+            self._run(broker.expire())
 
     def now(self) -> float:
         """Return the brokers' time, in Unix seconds."""
-        return time.time() + self._offset_s
+        return self._clock.wall_ns() / 1e9
 
     def __enter__(self) -> Self:
         return self
@@ -88,42 +98,14 @@ class MemoryCluster:
     ) -> None:
         self._opened.close()
 
-    def _open(self, url: BrokerUrl, timeout_s: float) -> MemoryLink:
-        del timeout_s
-        member = next((member for member in self._members.values() if member.url == url and member.is_up), None)
-        if member is None:
-            raise NotConnected(f"no connection to {url}: is the broker up and its port reachable?")
-        link = MemoryLink(url, member.broker, self._forget)
-        with self._lock:
-            self._links.append(link)
-        return link
+    def _run(self, step: Coroutine[Any, Any, None]) -> None:
+        """Run *step* on the brokers' loop. Raises what it raises."""
+        asyncio.run_coroutine_threadsafe(step, self._loop).result()
 
-    def _forget(self, link: MemoryLink) -> None:
-        with self._lock:
-            self._links.remove(link)
+    def _close(self, broker: MemoryBroker) -> None:
+        self._run(broker.close())
 
-
-class _Member:
-    """A broker and its registration."""
-
-    def __init__(self, cluster: MemoryCluster, broker_id: int, topics: dict[str, int]) -> None:
-        self.url = BrokerUrl("memory", broker_id + 1)
-        self.is_up = False
-        self.session = MemorySession(cluster.tree)
-        self.broker = MemoryBroker(broker_id, topics, cluster.now, self._used)
-        self._cluster = cluster
-        self._name = BrokerName(broker_id)
-        self._topics = {topic: TopicRegistration(count) for topic, count in topics.items()}
-        self._registration: BrokerRegistration
-
-    def start(self) -> None:
-        assert not self.is_up, f"broker {self._name} runs already"
-        self.session = MemorySession(self._cluster.tree)
-        self.session.start()
-        self._registration = BrokerRegistration(self.session, self._name, self.url, topics=self._topics)
-        self._registration.register()
-        self.is_up = True
-
-    def _used(self, topic: str, partitions: int) -> None:
-        self._topics[topic] = TopicRegistration(partitions)
-        self._registration.set_topic(topic, self._topics[topic])
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -20,7 +20,7 @@ from journal.state.live_branch import AppendResult
 from journal.wal.open_journal import JournalConfig
 from journal.wal.scan import EndVerdict
 from journal.wal.segments import JournalIdentity, Segments
-from journal.wal.storage import DirectoryStorage
+from journal.wal.storage import DirectoryStorage, Storage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.config.retention_section import RetentionSection
@@ -274,7 +274,7 @@ def test_a_copy_whose_own_clock_is_ahead_keeps_what_its_master_keeps(tmp_path: P
         asyncio.run(copy(worker))
 
 
-def open_copy(storage: DirectoryStorage, indexes: Indexes) -> JournalFollower:
+def open_copy(storage: Storage, indexes: Indexes) -> JournalFollower:
     config = JournalConfig(segment_bytes=SEGMENT_BYTES)
     return JournalFollower.open(storage, JournalIdentity("metaq", 0), config, sink=indexes)
 

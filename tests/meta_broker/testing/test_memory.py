@@ -1,39 +1,32 @@
-"""Faults that only a cluster in memory can inject, and its ZooKeeper compared with a real one."""
+"""What a cluster in memory provokes, keeps and leaves behind, and its ZooKeeper compared with a real one."""
 
 import random
+import sqlite3
+import tempfile
+import threading
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 
-from journal.records.producer_state import BatchSequence
-from journal.records.xid import XaKey, Xid
+from meta_broker.errors import ConfigError
 from meta_broker.testing.memory.cluster import MemoryCluster
 from meta_broker.testing.memory.session import MemorySession
 from meta_broker.testing.memory.tree import Tree
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.errors import PartitionClosed
 from meta_client.net.opaques import next_opaque
-from meta_client.protocol.checksum import crc31
-from meta_client.protocol.errors import LocalProtocolError
-from meta_client.protocol.messages import encode_frame
-from meta_client.protocol.requests import (
-    PARTITION_ANY,
-    MultiPut,
-    OffsetQuery,
-    Request,
-    Stats,
-    TopicCommand,
-    TopicVerb,
-    TransactionCommand,
-    TransactionVerb,
-)
+from meta_client.protocol.requests import TakeCheckpoint
 from meta_client.protocol.responses import Result
+from meta_client.transactions.databases import init
 from zk.embedded.chroot import Chroot
 from zk.session.session import ZooKeeperSession
 from zk.tree.transactions import Check, Create, Operation, Remove, Write
 
 CONFIG = ConsumerConfig(backoff_s_max=0.05)
+ANSWER_S = 60.0
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -87,43 +80,72 @@ def test_closed_partitions() -> None:
         producer.send("orders", b"", partition="0-1")
 
 
-def test_what_has_no_form_on_the_wire_is_refused_here_too() -> None:
-    with MemoryCluster({"two words": 1}) as cluster, pytest.raises(LocalProtocolError, match="white space"):
-        cluster.client().producer().send("two words", b"")
+def test_what_no_broker_would_start_with_is_refused_here_too() -> None:
+    with pytest.raises(ConfigError, match="this cluster: topics"):
+        MemoryCluster({"two words": 1})
+    with pytest.raises(ConfigError, match="partitions is 0"):
+        MemoryCluster({"orders": 0})
 
 
-def test_what_no_producer_sends_is_answered_as_by_a_real_broker() -> None:
-    key, frame = XaKey(Xid.of("g", "b"), "q"), encode_frame(0, 0, b"x")
-    with MemoryCluster({"orders": 2}) as cluster:
+def test_a_partition_that_is_not_there_cannot_be_closed() -> None:
+    with MemoryCluster({"orders": 2}) as cluster, pytest.raises(ValueError, match="orders has partitions 0 to 1"):
+        cluster.close_partition("orders", "0-7")
+
+
+def test_a_row_and_a_message_both_or_neither(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    init(url, 3600)
+    with MemoryCluster() as cluster, closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
         client = cluster.client()
-        link = client.connections.get(client.topology.read_masters()[0], 1)
+        shop.execute("CREATE TABLE orders (id text)")
+        shop.commit()
+        with client.transaction(shop, wait=True) as transaction:
+            shop.execute("INSERT INTO orders VALUES ('1')")
+            transaction.send("orders", b"1")
+        with suppress(LookupError), client.transaction(shop) as transaction:
+            shop.execute("INSERT INTO orders VALUES ('2')")
+            transaction.send("orders", b"2")
+            raise LookupError
+        assert shop.execute("SELECT id FROM orders").fetchall() == [("1",)]
+        with client.consumer("g", config=CONFIG) as consumer:
+            consumer.subscribe("orders")
+            consumer.start()
+            assert [message.payload for message in consumer.fetch(10, timeout_s=1)] == [b"1"]
 
-        def asked(request: Request) -> tuple[int, str]:
-            answer = link.submit(request).wait(60)
-            assert isinstance(answer, Result)
-            return answer.status, answer.text
 
-        def verb(verb: TransactionVerb, key: XaKey | None) -> tuple[int, str]:
-            return asked(TransactionCommand(key, "s", verb, None, "q", next_opaque()))
+def test_a_checkpoint_by_which_it_starts_again() -> None:
+    with MemoryCluster({"orders": 1}) as cluster:
+        client = cluster.client()
+        client.producer().send("orders", b"before")
+        (url,) = client.topology.read_masters().values()
+        answer = client.connections.get(url, ANSWER_S).submit(TakeCheckpoint(next_opaque())).wait(ANSWER_S)
+        assert isinstance(answer, Result)
+        assert answer.is_success, answer.text
+        client.producer().send("orders", b"after")
+        cluster.kill()
+        cluster.start()
+        wait_until(lambda: bool(client.topology.view("orders", ANSWER_S).available))
+        assert [message.payload for message in client.browse("orders")] == [b"before", b"after"]
 
-        def batch(number: int, partition: int, base: int = 0) -> tuple[int, str]:
-            sequence = BatchSequence("shop", number)
-            return asked(MultiPut("orders", partition, 1, crc31(frame), sequence, None, next_opaque(), frame))
 
-        for each in (TransactionVerb.BEGIN, TransactionVerb.PREPARE):
-            status, text = verb(each, None)
-            assert (status, "null is no transaction" in text) == (500, True)
-        assert [verb(TransactionVerb.BEGIN, key), verb(TransactionVerb.BEGIN, key)] == [(200, ""), (200, "")]
-        assert verb(TransactionVerb.STATUS, key) == (200, "active")
-        assert "there is no heuristic decision" in verb(TransactionVerb.FORGET, key)[1]
-        first = batch(1, 0)
-        assert batch(1, 0) == first
-        assert batch(2, 7)[1] == "wrong partition 7"
-        assert batch(3, PARTITION_ANY)[0] == 200
-        assert asked(TopicCommand(TopicVerb.SHOW, "orders", (), next_opaque())) == (200, "partitions=2")
-        assert asked(OffsetQuery("orders", "g", 0, 99_999, next_opaque()))[0] == 200
-        status, text = asked(Stats("", next_opaque()))
-        assert (status, "a broker in memory knows no Stats" in text) == (400, True)
+def test_what_it_leaves_behind() -> None:
+    """No thread, no open file and no directory outlives it."""
+
+    def left() -> tuple[int, int, set[str]]:
+        files, names = Path("/proc/self/fd").iterdir(), Path(tempfile.gettempdir()).iterdir()
+        return threading.active_count(), len(list(files)), {path.name for path in names}
+
+    with MemoryCluster() as cluster:
+        cluster.client().producer().send("orders", b"x")
+    before = left()
+    for _ in range(5):
+        with MemoryCluster(brokers=(0, 1)) as cluster:
+            cluster.client().producer().send("orders", b"x")
+            cluster.kill(1)
+    threads, files, names = left()
+    assert threads <= before[0]
+    assert files <= before[1]
+    assert not [name for name in names - before[2] if name.startswith("metaq-memory-")]
 
 
 def act(session: ZooKeeperSession, dice: random.Random) -> object:

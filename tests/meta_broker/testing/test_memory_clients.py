@@ -1,17 +1,14 @@
-"""The cluster in memory and a real broker, held to the same answers: what a unit test shows, production does."""
+"""Clients of a cluster in memory: producers, consumers, transactions, a crash, and requests of other clients."""
 
 import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
 from journal.records.xid import Xid
 from meta_broker.testing.memory.cluster import MemoryCluster
-from meta_broker.testing.real import RealBroker
 from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.messages.received_message import ReceivedMessage
@@ -44,41 +41,23 @@ from meta_client.protocol.requests import (
 from meta_client.protocol.responses import Response, Result, Value
 from meta_client.protocol.status import Status
 from meta_client.protocol.xa import XaCode
-from zk.embedded.server import EmbeddedZooKeeper
 from zk.tree.nodes import Partition
 from zk.tree.paths import InvalidName
 
 CONFIG = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.1)
 TOPICS = {"single": 1, "dynamic-*": 2} | {f"t-{number}": 2 for number in range(40)}
-TOML = "[zookeeper]\nsession_timeout_ms = 30000\nsync_ms = 0\n" + "".join(
-    f'[topics."{topic}"]\npartitions = {count}\n' for topic, count in TOPICS.items()
-)
 _numbers = itertools.count()
 
 
-class Cluster(Protocol):
-    """Features of both clusters."""
-
-    def client(self, **options: Any) -> Client: ...
-    def kill(self) -> None: ...
-    def start(self) -> None: ...
-
-
-@pytest.fixture(params=["memory", "real"], scope="module")
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MemoryCluster]:
     """One for all tests of this file: each has topics, groups and branches of its own."""
-    if request.param == "memory":
-        with MemoryCluster(TOPICS) as memory:
-            yield memory
-        return
-    server: EmbeddedZooKeeper = request.getfixturevalue("zookeeper_server")
-    directory: Path = tmp_path_factory.mktemp("same")
-    with RealBroker(directory, server.connect, "same-as-real", TOML) as real:
-        yield real
+    with MemoryCluster(TOPICS) as memory:
+        yield memory
 
 
 @pytest.fixture
-def client(cluster: Cluster) -> Iterator[Client]:
+def client(cluster: MemoryCluster) -> Iterator[Client]:
     with cluster.client(batching=BatchingConfig(linger_s=0.001)) as it:
         yield it
 
@@ -163,7 +142,7 @@ def test_what_cannot_be_sent(client: Client, producer: Producer, topic: str) -> 
 
 
 @pytest.mark.scenario("A16")
-def test_the_default_topic_lends_its_brokers_which_must_take_the_name(cluster: Cluster) -> None:
+def test_the_default_topic_lends_its_brokers_which_must_take_the_name(cluster: MemoryCluster) -> None:
     client = cluster.client(default_topic="single")
     producer = client.producer()
     with pytest.raises(SendRefused, match="do not accept topic nobody"):
@@ -330,7 +309,7 @@ def test_calls_out_of_order(producer: Producer, topic: str) -> None:
     producer.tpc_rollback()
 
 
-def test_another_client_finishes_what_one_prepared(cluster: Cluster, client: Client, topic: str) -> None:
+def test_another_client_finishes_what_one_prepared(cluster: MemoryCluster, client: Client, topic: str) -> None:
     it = xid(topic)
     with cluster.client() as gone:
         producer = gone.producer(qualifier=topic)
@@ -344,13 +323,10 @@ def test_another_client_finishes_what_one_prepared(cluster: Cluster, client: Cli
     assert payloads(client, topic) == [b"in doubt"]
 
 
-def test_a_branch_that_runs_out_of_time(cluster: Cluster, producer: Producer, topic: str) -> None:
+def test_a_branch_that_runs_out_of_time(cluster: MemoryCluster, producer: Producer, topic: str) -> None:
     producer.tpc_begin(xid(topic), [topic], timeout_s=3)
     producer.send(topic, b"")
-    if isinstance(cluster, MemoryCluster):
-        cluster.advance(6)
-    else:
-        time.sleep(6)
+    cluster.advance(6)
     with pytest.raises(XaError) as caught:
         producer.tpc_prepare()
     assert caught.value.code == XaCode.XAER_NOTA
@@ -359,7 +335,7 @@ def test_a_branch_that_runs_out_of_time(cluster: Cluster, producer: Producer, to
 # -- crashes ------------------------------------------------------------------------------------------------------
 
 
-def test_a_crash_keeps_what_was_promised_and_nothing_else(cluster: Cluster, client: Client, topic: str) -> None:
+def test_a_crash_keeps_what_was_promised_and_nothing_else(cluster: MemoryCluster, client: Client, topic: str) -> None:
     prepared, active, local = (client.producer(qualifier=f"{topic}-{n}") for n in range(3))
     prepared.send(topic, b"plain", partition="0-0")
     in_doubt = xid(topic, 1)
@@ -384,7 +360,7 @@ def test_a_crash_keeps_what_was_promised_and_nothing_else(cluster: Cluster, clie
     assert client.producer().send(topic, b"again", partition="0-0").partition == Partition(0, 0)
 
 
-def test_a_send_waits_for_its_broker(cluster: Cluster, client: Client, topic: str) -> None:
+def test_a_send_waits_for_its_broker(cluster: MemoryCluster, client: Client, topic: str) -> None:
     producer = client.producer()
     producer.send(topic, b"before")
     cluster.kill()
@@ -394,7 +370,7 @@ def test_a_send_waits_for_its_broker(cluster: Cluster, client: Client, topic: st
     results: list[SendResult] = []
     waiting = threading.Thread(target=lambda: results.append(producer.send(topic, b"after", timeout_s=60)))
     waiting.start()
-    cluster.start()  # on this thread, with which a real one would end
+    cluster.start()
     waiting.join()
     assert handle.result(60).offset is not None
     assert len(results) == 1
@@ -404,7 +380,7 @@ def test_a_send_waits_for_its_broker(cluster: Cluster, client: Client, topic: st
 # -- requests as other clients send them ----------------------------------------------------------------------------
 
 
-def test_requests_of_others_are_answered_alike(client: Client, producer: Producer, topic: str) -> None:
+def test_requests_of_other_clients(client: Client, producer: Producer, topic: str) -> None:
     place = producer.send(topic, b"hello", partition="0-0")
     producer.send(topic, b"again", partition="0-0")
     connection = client.connections.get(client.topology.view(topic, 60).urls[0], 60)
