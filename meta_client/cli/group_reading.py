@@ -1,5 +1,6 @@
 """Reading as a group member for the command line: the group continues exactly after the last shown message."""
 
+import dataclasses
 import shlex
 import threading
 import time
@@ -19,6 +20,7 @@ from zk.tree.nodes import Partition
 
 LOOK_S: Final = 0.2  # interval of checks for the end
 SHARE_S: Final = 10.0  # wait for the whole share, once all of what was got is read
+CONFIG: Final = ConsumerConfig(watchdog_s=SHARE_S)
 
 ShowMessage = Callable[[ReceivedMessage], None]
 
@@ -62,9 +64,10 @@ class GroupReading:
         self._show = show
         self._left = count
         self._lock = threading.Lock()  # serialises output of runners and of the command
+        self._shown_at = time.monotonic()
         self._is_done = threading.Event()
         self._failure: BaseException | None = None
-        self._consumer = client.consumer(group, self._offsets, config=ConsumerConfig(start=start))
+        self._consumer = client.consumer(group, self._offsets, config=dataclasses.replace(CONFIG, start=start))
         self._consumer.subscribe(topic, self._on_batch)
         self._incomplete = (
             f"incomplete: this member has not got its whole share of {topic} in {SHARE_S:g} s: the log says why, and "
@@ -73,7 +76,7 @@ class GroupReading:
 
     def run(self, *, follow: bool) -> None:
         """Read until the end. Raises the output's errors, such as BrokenPipeError, ZooKeeperError; ClickException if
-        partitions of this member are left out."""
+        partitions of this member are left out, or cannot be read."""
         read_at: float | None = None
         with self._consumer:
             while not self._is_done.is_set():
@@ -88,9 +91,19 @@ class GroupReading:
                     read_at = read_at or time.monotonic()
                     if time.monotonic() - read_at > SHARE_S:
                         raise click.ClickException(self._incomplete)
+                if not follow and (stuck := self._find_stuck()):
+                    raise click.ClickException(f"incomplete: {stuck}")
                 self._is_done.wait(LOOK_S)
         if self._failure is not None:
             raise self._failure
+
+    def _find_stuck(self) -> str:
+        """Return what the watchdog has found, blank for nothing, unless a message was shown a moment ago: a slow output
+        is no fault of a partition."""
+        findings = self._consumer.findings()
+        if time.monotonic() - self._shown_at < CONFIG.watchdog_s:
+            return ""
+        return "; ".join("{}/{} {}".format(*finding.key, finding.text) for finding in sorted(findings))
 
     def _on_batch(self, batch: Batch) -> None:
         with self._lock:
@@ -100,6 +113,7 @@ class GroupReading:
                     if self._is_done.is_set():
                         return
                     self._show(message)
+                    self._shown_at = time.monotonic()
                     self._offsets.note(message)
                     if self._left is not None:
                         self._left -= 1

@@ -310,8 +310,10 @@ class Assignments:
             ]
 
     def _state_of(self, request: FetchedPartition) -> FetchState:
-        if request.key in self._paused or request.is_stopped:
+        if request.key in self._paused:
             return FetchState.PAUSED
+        if request.is_stopped:
+            return FetchState.STOPPED
         if request.key in self._delivering:
             return FetchState.DELIVERING
         return FetchState.BUFFER_FULL if request.state is S.PARKED else FetchState.FETCHING

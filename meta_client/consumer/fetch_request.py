@@ -95,10 +95,10 @@ class FetchRequest:
     def nothing_there(self, text: str, *, is_at_end: bool) -> None:
         """Record that the broker has nothing at this offset, or (not *is_at_end*) does not serve the partition; *text*
         is its answer."""
-        if is_at_end and self.tells_end:
-            self.has_error, self.last_error = False, text  # this broker tells its end: the offset is beyond it
-        else:
+        if is_at_end and not self.tells_end:
             self._is_well()
+        else:  # the partition is closed, or the offset beyond its end, which this broker tells
+            self.has_error, self.last_error = False, text
         self.found_nothing(is_at_end=is_at_end)
 
     def found_nothing(self, *, is_at_end: bool) -> None:

@@ -215,8 +215,7 @@ class Fetcher:
         self._go_to(request, offset)
 
     def _on_beyond(self, request: FetchedPartition, end: int) -> None:
-        """Handle an offset beyond the broker's end: a promotion lost messages that were consumed from another
-        replica."""
+        """Handle an offset beyond the end: a promotion lost messages that were consumed from another replica."""
         is_stop = self._ahead == "stop"
         _log.error(
             "offset beyond the end, %s group=%s partition=%s/%s offset=%d end=%d lost=%d",
@@ -225,6 +224,7 @@ class Fetcher:
         )
         if is_stop:
             request.found_nothing(is_at_end=False)
+            request.last_error = f"the offset is beyond the end, {end}"
             self.assignments.stop(request)
         else:
             self._go_to(request, end)

@@ -19,7 +19,8 @@ class FetchState(Enum):
     DELIVERING = "delivering"  # a listener is running
     STARVED = "starved"  # every runner is inside a listener: it can't be fetched
     BUFFER_FULL = "untaken"  # the limit of messages is fetched ahead, and none are taken
-    PAUSED = "held"  # by the user's pause(), or at a rejected message, which was logged then
+    PAUSED = "held"  # by the user's pause()
+    STOPPED = "stopped"  # at a rejected message, or at an offset beyond the end, until somebody seeks or resumes it
 
 
 class PartitionStatus(NamedTuple):
@@ -125,6 +126,10 @@ def _why_still(status: PartitionStatus, lasted_s: float) -> PartitionFinding | N
             return PartitionFinding(status.key, f"{stands}: nobody takes what was fetched: call fetch(), or iterate")
         case FetchState.PAUSED:
             return None
+        case FetchState.STOPPED:
+            return PartitionFinding(
+                status.key, f"{stands}: {status.last_error}: it is stopped until you seek or resume it"
+            )
         case FetchState.STARVED:
             return PartitionFinding(status.key, f"{stands}: all runners are inside listeners: configure more runners")
         case FetchState.FETCHING if status.last_error is not None:

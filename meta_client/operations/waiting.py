@@ -8,6 +8,7 @@ import click
 from meta_client.client import Client
 from meta_client.operations.placement import partitions_of
 from zk.errors import ZooKeeperUnavailable
+from zk.groups.ownership import read_owned
 
 OWNED_S: Final = 3.0  # rebalancing is over after this time
 
@@ -30,10 +31,12 @@ class Waiting:
         except ZooKeeperUnavailable as error:
             self._tell(f"waiting: {' '.join(str(error).split())}")
         else:
-            self.note(is_offered=bool(offered))
+            owned = set(offered) if self._group is None else read_owned(client.session, self._group, self._topic)
+            self.note(is_offered=bool(offered), is_free=not owned.issuperset(offered))
 
-    def note(self, *, is_offered: bool, is_reading: bool = False) -> None:
-        """Report a change: *is_offered*: a broker offers the topic; *is_reading*: this member owns part of it."""
+    def note(self, *, is_offered: bool, is_reading: bool = False, is_free: bool = False) -> None:
+        """Report a change: *is_offered*: a broker offers the topic; *is_reading*: this member owns part of it;
+        *is_free*: nobody owns some of it."""
         if not is_offered:
             self._idle_since = None
             self._tell(
@@ -45,6 +48,8 @@ class Waiting:
             self._tell(None)
         elif self._idle_since is None:
             self._idle_since = time.monotonic()
+        elif time.monotonic() - self._idle_since >= OWNED_S and is_free:
+            self._tell(f"waiting: nobody owns some partitions of {self._topic}, nor can this member: the log says why")
         elif time.monotonic() - self._idle_since >= OWNED_S:
             self._tell(
                 f"waiting: other members of group {self._group} own every partition of {self._topic}: "
