@@ -203,10 +203,9 @@ class ArchiveTier:
         """Return the indexes of messages that were not removed, by rising cuts."""
         view = self._known()
         if self._sorted is None:
-            listed = view.indexes_from(view.begin)
-            names = {each.name for each in listed}
+            names = {each.name for each in view.indexes}
             local = [file for name, file in self._local.items() if name not in names]
-            self._sorted = sorted([*listed, *local], key=lambda each: each.cut)
+            self._sorted = sorted([*view.indexes_from(view.begin), *local], key=lambda each: each.cut)
         return self._sorted
 
     def _range_in(self, index: "ArchivedIndex | ArchivedIndexFile", name: PartitionName) -> ArchivedRange:
@@ -223,12 +222,12 @@ class ArchiveTier:
 
     def _begin_of(self, name: PartitionName, view: ArchiveView) -> int:
         """Return the first offset behind all that the removed segments held."""
-        if not view.begin:
-            return 0
         if (known := self._begins.get(name)) is not None and known[0] == view.begin:
             return known[1]
         indexes, begin = self._indexes(), view.begin
-        if not indexes or name not in (file := self._open(indexes[0])).ranges:
+        if not indexes:
+            return self._ranges()[name].end
+        if name not in (file := self._open(indexes[0])).ranges:
             return 0
         found = file.ranges[name]
 

@@ -6,6 +6,7 @@ of the chunk). The checksum begins with that of the file's name and the chunk's 
 """
 
 import hashlib
+import os
 import struct
 import urllib.parse
 from bisect import bisect_right
@@ -226,10 +227,12 @@ def _content(file: BinaryIO, row: IndexFileRow, chunk: int) -> bytes:
     first = chunk * _CHUNK_ENTRIES
     size = min(row.entries - first, _CHUNK_ENTRIES) * _ENTRY_BYTES
     is_sealed = size == _CHUNK_ENTRIES * _ENTRY_BYTES
+    chunks, rest = divmod(os.fstat(file.fileno()).st_size, _CHUNK_BYTES)
+    held = chunks * _CHUNK_ENTRIES + min(rest // _ENTRY_BYTES, _CHUNK_ENTRIES)
+    if held < first + size // _ENTRY_BYTES:  # of any number that a checkpoint names: none is sought that no file has
+        raise ChunkDiffers(f"it ends at entry {held} of {row.entries}")
     file.seek(chunk * _CHUNK_BYTES)
     content = file.read(_CHUNK_BYTES if is_sealed else size)
-    if len(content) < size:
-        raise ChunkDiffers(f"it ends at entry {first + len(content) // _ENTRY_BYTES} of {row.entries}")
     crc = crc32(content[:size], crc32(b"%s %d" % (row.file.encode(), chunk)))
     if is_sealed and content[size:] != _SEAL.pack(crc, chunk):
         raise ChunkDiffers(f"chunk {chunk} is damaged")
