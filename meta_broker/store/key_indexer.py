@@ -176,8 +176,6 @@ class KeyIndexer:
             extents = await when_loaded(self._worker, ask)
             if block.end < index.start:
                 return None
-            if not extents:
-                return block._replace(end=limit)  # a repair dropped these messages
             try:
                 more = await self._do(gather, block, ReadAhead(self._store.journal).read, extents, limit)
             except KeyError:

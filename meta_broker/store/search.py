@@ -31,6 +31,9 @@ ReadJournal = Callable[[int, int], memoryview]
 class NotAMessageStart(Exception):
     """Raised if no message begins at the requested offset."""
 
+    def __str__(self) -> str:
+        return "no message begins there"
+
 
 class SearchStep(NamedTuple):
     """Result of one piece: everything below *next_offset* has been searched."""
