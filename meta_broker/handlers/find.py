@@ -188,8 +188,7 @@ class FindHandler:
                 raise KeyError(offset)  # deleted meanwhile
             return list(islice(index.runs(offset), RUNS_MAX))
 
-        if not (extents := await when_loaded(self._worker, ask)):
-            return SearchStep(index.end, [])  # a repair dropped these messages
+        extents = await when_loaded(self._worker, ask)
         read = ReadAhead(self._context.store.journal).read
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._worker, search_step, find.wanted, read, extents, offset, matches_max)

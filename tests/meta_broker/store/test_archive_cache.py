@@ -168,6 +168,53 @@ def test_downloads_under_way_are_bounded_by_the_cache_and_nobody_waits_for_room(
     asyncio.run(story())
 
 
+def test_more_downloads_than_may_wait_are_refused_for_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_cache, "WAITING_MAX", 1)
+
+    async def story() -> None:
+        async with stage(tmp_path) as on:
+            on.place.may.clear()
+            reading = asyncio.ensure_future(on.read(on.stored("a")))
+            await asyncio.sleep(0)
+            with pytest.raises(StorageFailed, match="1 downloads from the archive wait already: ask again later"):
+                await on.read(on.stored("b"))
+            on.place.may.set()
+            assert await reading == b"a"
+
+    asyncio.run(story())
+
+
+def test_what_does_not_read_back_is_downloaded_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as on:
+            wanted = on.stored("a")
+            on.cache.discard("a")  # not here
+            for _ in range(2):
+                assert await on.read(wanted) == b"a"
+                on.cache.discard("a")
+                assert list(on.directory.iterdir()) == []
+            assert on.place.names_read == ["a", "a"]
+
+    asyncio.run(story())
+
+
+def test_a_job_that_nobody_waits_for_any_more_is_not_begun(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage(tmp_path) as on:
+            done: list[str] = []
+            gate = threading.Event()
+            running = [on.threads.run(lambda place: gate.wait(60)) for _ in range(archive_cache.THREADS)]
+            given_up = on.threads.run(lambda place: done.append("no"))
+            wanted = on.threads.run(lambda place: done.append("yes"))
+            given_up.cancel()
+            await asyncio.sleep(0)  # which tells the thread's side
+            gate.set()
+            await asyncio.gather(*running, wanted)
+            assert done == ["yes"]
+
+    asyncio.run(story())
+
+
 def test_it_begins_empty(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "a.tmp").write_bytes(b"half")

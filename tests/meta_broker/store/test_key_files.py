@@ -196,6 +196,15 @@ def test_a_damaged_block_is_a_gap_and_no_more(how: str, tmp_path: Path) -> None:
         assert KeyFiles(storage).last_message() == (1690, 1169)
 
 
+def test_a_block_under_another_name_is_a_gap(tmp_path: Path) -> None:
+    files = KeyFiles(DirectoryStorage(tmp_path, None))
+    files.add(block_of([b"a"] * 9, 0))
+    (tmp_path / f"{0:019}-{90:019}.keys").rename(tmp_path / f"{0:019}-{100:019}.keys")
+    again = KeyFiles(DirectoryStorage(tmp_path, None))
+    assert again.last_message() is None
+    assert (again.covered_ranges, list(tmp_path.iterdir())) == ((), [])
+
+
 @given(st.data())
 def test_no_damage_gets_through(data: st.DataObject) -> None:
     block = sorted_block(block_of([b"a", b"b", b"c"] * 9, 5))

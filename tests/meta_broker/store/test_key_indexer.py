@@ -22,6 +22,7 @@ from meta_broker.store import key_files, key_indexer
 from meta_broker.store.key_block import KeyBlock
 from meta_broker.store.key_files import KeyFiles
 from meta_broker.store.key_indexer import KeyIndexer
+from meta_broker.store.key_reading import gather
 from meta_broker.store.topics import Topics
 from meta_client.protocol.messages import encode_body, encode_frame
 from tests.fixtures.loops import until
@@ -131,7 +132,6 @@ def test_topics_that_have_no_index_any_more_lose_their_files(tmp_path: Path, cap
 
 def before_each_piece(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
     """Have the worker call *change* whenever it is about to read messages."""
-    gather = key_indexer.gather
 
     def gather_then(*arguments: Any) -> KeyBlock:
         change()

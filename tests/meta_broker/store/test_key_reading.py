@@ -72,6 +72,20 @@ def test_a_block_ends_before_what_it_could_not_tell_apart() -> None:
     assert gather(block, lambda lsn, size: memoryview(frame), [run], SPAN_MAX).end == len(frame)
 
 
+def test_no_message_is_where_none_has_room() -> None:
+    """An index of another journal names the last bytes of a run."""
+    frame = encode_frame(7, *encode_body(b"x", "a"))
+    run = StoredExtent(0, 0, len(frame), 1)
+
+    def read(lsn: int, size: int) -> memoryview:
+        return memoryview(frame)[lsn : lsn + size]
+
+    at = len(frame) - 5
+    assert not is_message(read, run, at, 7)
+    with pytest.raises(NotAMessageStart):
+        look_at(b"a", read, [(run, at)], 1)
+
+
 @settings(deadline=None)
 @given(st.binary(min_size=20, max_size=120))
 def test_any_bytes_end_in_a_block_or_in_no_message_there(noise: bytes) -> None:

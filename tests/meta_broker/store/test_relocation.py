@@ -13,6 +13,7 @@ from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.config.retention_section import RetentionSection
 from meta_broker.store.message_store import MessageStore
+from tests.fixtures.loops import until
 from tests.meta_broker.store.test_retention import (
     MESSAGE,
     ORDERS,
@@ -139,6 +140,43 @@ def test_a_stop_waits_for_the_round_under_way_and_begins_no_other(tmp_path: Path
                 assert not is_relocating()
                 on.relocation.maybe_begin(asyncio.get_running_loop(), worker)
                 assert not is_relocating()
+        assert list(judged(tmp_path)) == []
+
+    asyncio.run(story())
+
+
+def test_a_journal_that_stops_ends_the_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is acknowledged any more: the stop does not wait for it."""
+
+    async def story() -> None:
+        async with stage(tmp_path, BY_BYTES) as on:
+            prepare(on, "order-1", range(3))
+            fill(on, 200)
+            with ThreadPoolExecutor(1) as worker:
+                on.relocation.maybe_begin(asyncio.get_running_loop(), worker)
+                await until(lambda: len(on.store.high_watermark) > 0)
+                await on.relocation.finish()
+            await asyncio.sleep(0)
+            on.store.journal.wait_flushed(on.store.journal.end)
+            on.store.advance()  # the round's end, which nobody waits for
+            assert not is_relocating()
+
+    asyncio.run(story())
+
+
+def test_a_branch_that_is_decided_while_it_is_read_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, BY_BYTES) as on:
+            live = prepare(on, "order-1", range(3))
+            fill(on, 200)
+            with ThreadPoolExecutor(1) as worker:
+                on.relocation.maybe_begin(asyncio.get_running_loop(), worker)
+                await asyncio.sleep(0)  # the worker reads
+                on.publish_done(on.store.transactions.commit(live, one_phase=False))
+                await relocate(on)
+            assert on.read_all(STOCK) == b"".join(map(message, range(3)))
         assert list(judged(tmp_path)) == []
 
     asyncio.run(story())
