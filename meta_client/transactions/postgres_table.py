@@ -1,6 +1,7 @@
 """PostgreSQL's decision table for any driver: lookup, and errors by SQLSTATE."""
 # ruff: noqa: S608 - queries consist of constants and of a quoted schema
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -9,12 +10,14 @@ from meta_client.transactions.errors import INIT, CopiedTable, NoDecisionTable
 from meta_client.transactions.statements import identity_of, one_line
 from meta_client.transactions.table import IDENTITY, TABLE, TableIdentity
 
+_log = logging.getLogger(__name__)
+
 LOCK_TIMEOUT_MS: Final = 250  # wait of a resolver for a transaction that has inserted its row and not ended
 
 # Identifies the database by system identifier and oid, which survive a change of host.
 HOME: Final = """(SELECT system_identifier::text FROM pg_control_system()) || '/'
     || (SELECT oid::text FROM pg_database WHERE datname = current_database())"""
-_FIND: Final = f"""SELECT current_database(), {HOME}, pg_is_in_recovery(), current_user,
+_FIND: Final = f"""SELECT current_database(), {HOME}, pg_is_in_recovery(), current_user, current_setting('fsync'),
     (SELECT nspname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass({{table}})),
     has_table_privilege(to_regclass({{table}}), 'SELECT') AND has_table_privilege(to_regclass({{table}}), 'INSERT')
     AND has_table_privilege(to_regclass({{table}}), 'UPDATE') AND has_table_privilege(to_regclass({{table}}), 'DELETE')
@@ -63,7 +66,9 @@ def look_up(ask: Callable[[str], Sequence[Sequence[Any]]], schema: str | None = 
     Raises CannotEnlist (NoDecisionTable, CopiedTable).
     """
     table, identity = (_literal(name if schema is None else quoted(schema, name)) for name in (TABLE, IDENTITY))
-    ((database, here, is_replica, role, schema, is_granted, flaw),) = ask(_FIND.format(table=table, identity=identity))
+    ((database, here, is_replica, role, fsync, schema, is_granted, flaw),) = ask(
+        _FIND.format(table=table, identity=identity)
+    )
     if is_replica:
         raise CannotEnlist(
             f"database {database} is a replica that is being read, and decides nothing: connect to the primary "
@@ -81,6 +86,12 @@ def look_up(ask: Callable[[str], Sequence[Sequence[Any]]], schema: str | None = 
     ((table_id, home, keep_s),) = rows
     if home != here:
         raise CopiedTable(database, home, here)
+    if fsync == "off":
+        _log.warning(
+            "database %s runs with fsync = off: a power cut may keep messages and lose their rows: switch it on, "
+            "except for tests",
+            database,
+        )
     return identity_of(database, table_id, keep_s), schema
 
 

@@ -1,6 +1,7 @@
 """Decision tables that others changed, and journals that lose them: what is no barrier is refused, with a reason."""
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -9,7 +10,9 @@ import psycopg
 import psycopg2
 import pytest
 
+from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed
+from meta_client.transactions.postgres import open_table
 from tests.meta_client.transactions.conftest import World, do
 
 POSTGRES = {
@@ -32,6 +35,32 @@ def test_postgres(world: World, match: str) -> None:
     world.deciding.execute(POSTGRES[match])
     with closing(world.deciding.connect()) as connection:
         refused(world, connection, match)
+
+
+@pytest.fixture
+def without_fsync(postgres_server: EmbeddedPostgres) -> Iterator[None]:
+    """The server does not fsync, while the test lasts."""
+
+    def switch(statement: str, wanted: str) -> None:
+        with psycopg.connect(postgres_server.dsn, autocommit=True) as connection:
+            connection.execute(statement.encode())
+            connection.execute("SELECT pg_reload_conf()")
+            while connection.execute("SHOW fsync").fetchone() != (wanted,):
+                time.sleep(0.01)
+
+    switch("ALTER SYSTEM SET fsync = off", "off")
+    yield
+    switch("ALTER SYSTEM RESET fsync", "on")
+
+
+@pytest.mark.usefixtures("without_fsync")
+def test_a_server_that_does_not_fsync_is_told_of(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    open_table(world.deciding.url).close()
+    assert "runs with fsync = off: a power cut may keep messages and lose their rows" in caplog.text
+    with closing(psycopg2.connect(world.deciding.url)) as connection:
+        caplog.clear()
+        world.work(1, connection=connection)
+    assert caplog.text.count("fsync = off") == 1
 
 
 TRIGGER = """CREATE FUNCTION keep_out() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
