@@ -1,5 +1,7 @@
 """`metaq groups reset`: sets a group's offsets while no member can continue from the old ones."""
 
+import contextlib
+from functools import partial
 from typing import Literal
 
 import click
@@ -10,6 +12,7 @@ from meta_client.cli.stores import opened_store, store_option
 from meta_client.consumer.config import check_group
 from meta_client.operations.reset import alive_members, members_text, move_row, partitions_of, run_reset
 from meta_client.operations.reset_options import MemberRule, PlaceName, ResetTarget, Target
+from meta_client.operations.reset_plan import Move
 from zk.groups.listing import list_group
 from zk.tree.nodes import Partition
 
@@ -83,22 +86,34 @@ def reset(
     is_forced = members == "force"
     if is_forced and store is not None:
         raise click.UsageError("--members force is for offsets in ZooKeeper: a database can't overrule members")
-    with connected(zk) as client, opened_store(client, group, store, is_for_reading=not yes) as offsets:
+    with (
+        contextlib.ExitStack() as at_end,
+        connected(zk) as client,
+        opened_store(client, group, store, is_for_reading=not yes) as offsets,
+    ):
         listing = list_group(client.session, group)
         keys = partitions_of(client, listing, places)
         if isinstance(target, int) and len(keys) != 1:
             raise click.UsageError(f"--to {target}, an offset, is for one partition: name it, like orders/0-3")
         if not (yes or is_forced) and (alive := alive_members(listing, keys)):
             click.echo(f"warning: {members_text(group, alive)}", err=True)
-        moves = run_reset(client, offsets, group, keys, target, members if yes else None)
-    rows = [move_row(group, move, is_done=yes) for move in moves]
+        # At the end, since a slow reader would hold up members; and also after Ctrl-C.
+        printing = partial(_print, group, is_done=yes, as_json=as_json)
+        run_reset(
+            *(client, offsets, group, keys, target, members if yes else None),
+            lambda moves: at_end.callback(printing, moves),
+        )
+    if not yes:
+        click.echo("nothing was changed: say --yes to do it", err=True)
+
+
+def _print(group: str, moves: list[Move], *, is_done: bool, as_json: bool) -> None:
+    rows = [move_row(group, move, is_done=is_done) for move in moves]
     columns = ("group", "topic", "partition", "before", "after", "change", "done")
     try:
         print_rows(columns, rows, as_json=as_json, empty="")
     except OSError:
-        if yes:  # it is done, and this is what undoes it
+        if is_done:  # this is what undoes it
             click.echo("the group was reset; what standard output did not take:", err=True)
             print_rows(columns, rows, as_json=as_json, empty="", err=True)
         raise
-    if not yes:
-        click.echo("nothing was changed: say --yes to do it", err=True)

@@ -4,7 +4,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, Literal
 
 import click
@@ -36,10 +36,12 @@ def run_reset(
     keys: list[TopicPartition],
     target: Target,
     members: float | Literal["force"] | None,
+    on_done: Callable[[list[Move]], object] = lambda moves: None,
 ) -> list[Move]:
     """Plan the reset of *keys* to *target*, and carry it out unless *members*, the rule about those alive, is None.
 
-    Raises ResetRefused."""
+    Calls *on_done* with the moves once that is so, before the partitions are released: what comes after may be
+    interrupted. Raises ResetRefused."""
     is_forced = members == "force"
     is_held = members is not None and not is_forced
     if is_held:
@@ -58,6 +60,7 @@ def run_reset(
             offsets.commit(_entries(moves, claims))
         elif is_forced:
             _overrule(client, positions, group, moves)
+        on_done(moves)
     return moves
 
 

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from tests.fixtures.wire import WireClient
 from tests.integration.conftest import wait_until
 from zk.embedded.chroot import Chroot
 from zk.groups.ownership import Ownership
-from zk.tree.nodes import NO_MESSAGE_ID, Partition
+from zk.tree.nodes import NO_MESSAGE_ID, Partition, TopicPartition
 
 A, B = Partition(0, 0), Partition(0, 1)
 FRAME = 25  # bytes of a message of five
@@ -265,6 +265,23 @@ def test_a_reset_whose_output_can_not_be_written_tells_what_undoes_it(
     assert said == "the group was reset; what standard output did not take:"
     assert (json.loads(row)["before"], json.loads(row)["after"]) == (FRAME, 3 * FRAME)
     assert error == "error: the operating system: No space left on device"
+
+
+def test_a_reset_that_is_interrupted_once_it_is_done_prints_what_undoes_it(
+    metaq: Metaq, broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(broker, 3)
+    store(client, "audit", {A: FRAME})
+    release = Ownership.abandon_many
+
+    def ctrl_c(ownership: Ownership, keys: Collection[TopicPartition]) -> None:
+        release(ownership, keys)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ownership, "abandon_many", ctrl_c)
+    done = metaq("reset", "audit", "orders/0-0", "--to", "latest", "--yes", "--json", status=130)
+    assert stored(client, "audit") == 3 * FRAME
+    assert (json.loads(done.stdout)["before"], json.loads(done.stdout)["done"]) == (FRAME, True)
 
 
 def test_a_shift_back_over_batches_and_files(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
