@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from importlib.metadata import distribution, entry_points
+from types import FrameType
 from typing import Any, Final
 
 import click
@@ -126,12 +127,25 @@ def main() -> None:
     """Run the command line. Exit status: 0 done, 1 the answer is no, 2 an error told in one line, 130 interrupted, 143
     terminated."""
     _open_closed_streams()
+    ended_by: list[int] = []  # statuses of the signals that came
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        ended_by.append(INTERRUPTED)
+        signal.default_int_handler(number, frame)
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        ended_by.append(TERMINATED)
+        sys.exit(TERMINATED)
+
     # Service managers send SIGTERM: handle it like Ctrl-C, so that the offsets of shown messages are stored.
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, terminate)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell has background commands ignore it
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
     try:
-        _run()
+        _run(ended_by)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         _drop_unwritten()
 
 
@@ -158,7 +172,9 @@ def _tell(error: str) -> None:
         click.echo(f"error: {error}", err=True)
 
 
-def _run() -> None:
+def _run(ended_by: list[int]) -> None:
+    """Run the command, and exit. An error after a signal is the signal's: what raises at a moment that a library does
+    not expect, or that it swallows, ends as another error."""
     try:
         status = metaq.main(prog_name="metaq", standalone_mode=False)
         sys.stdout.flush()
@@ -170,13 +186,15 @@ def _run() -> None:
         sys.exit(error.exit_code)
     except click.ClickException as error:
         _tell(error.format_message())
-        sys.exit(error.exit_code)
+        sys.exit(ended_by[0] if ended_by else error.exit_code)
     except (BrokenPipeError, ReaderGone):
         sys.exit(0)
     except OSError as error:  # of --help and --version, which no command runs
         _tell(_told(error))
         sys.exit(Failure.exit_code)
     except Exception:  # of metaq's own making: not 1, which is an answer
+        if ended_by:
+            sys.exit(ended_by[0])
         with contextlib.suppress(OSError):
             traceback.print_exc()
         sys.exit(Failure.exit_code)

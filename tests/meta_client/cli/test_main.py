@@ -3,6 +3,7 @@
 import json
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -60,6 +61,46 @@ def test_another_package_adds_commands_and_replaces_none(tmp_path: Path, monkeyp
     assert run_metaq("greet").stdout == "good day\n"
     assert re.search(r"^  greet$", run_metaq("--help").stdout, re.MULTILINE)
     assert run_metaq("version").stdout.startswith("metaq ")
+
+
+SWALLOWS = """
+import os, signal
+import click
+
+@click.command()
+@click.argument("number", type=int)
+@click.argument("then", type=click.Choice(["ends", "raises", "refuses"]))
+def swallow(number, then):
+    try:
+        os.kill(os.getpid(), number)
+    except BaseException:
+        pass  # as kazoo does, while it sends
+    if then == "raises":
+        None.send()
+    if then == "refuses":
+        raise click.ClickException("no ZooKeeper")
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "then", "status", "error"),
+    [
+        (signal.SIGINT, "refuses", 130, "error: no ZooKeeper\n"),
+        (signal.SIGINT, "raises", 130, ""),
+        (signal.SIGTERM, "raises", 143, ""),
+        (signal.SIGINT, "ends", 0, ""),  # it was done all the same
+    ],
+)
+def test_an_error_after_a_signal_that_a_library_swallows_is_the_signals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, then: str, status: int, error: str
+) -> None:
+    (info := tmp_path / "other-1.0.dist-info").mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[metaq.commands]\nswallow = other:swallow\n")
+    (tmp_path / "other.py").write_text(SWALLOWS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = metaq("swallow", str(int(number)), then)
+    assert (done.returncode, done.stderr) == (status, error)
 
 
 @pytest.mark.parametrize(
