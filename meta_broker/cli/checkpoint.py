@@ -18,6 +18,7 @@ from meta_client.net.calls import wait_result
 from meta_client.net.connection import Connection
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
+from meta_client.operations.text import tell
 from meta_client.protocol.answers import CheckpointTaken, parse_checkpoint_taken
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import TakeCheckpoint
@@ -58,7 +59,7 @@ def checkpoint(directory: str | None, brokers: tuple[str, ...], zk: str, as_json
             rows.append(_row(name, _ask(known_url(url))))
         except MetaError as error:
             refused = True
-            click.echo(f"error: broker {name}: {' '.join(str(error).split())}", err=True)
+            tell(f"error: broker {name}: {' '.join(str(error).split())}")
     if rows or not refused:
         print_rows(COLUMNS, rows, as_json=as_json, empty="no broker is up: start one, or name its directory")
     if refused or not rows:

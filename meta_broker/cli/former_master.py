@@ -3,10 +3,9 @@
 import contextlib
 from collections.abc import Iterator
 
-import click
-
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.replication.promotion.promotion import is_answering, read_cluster, wait_unregistered
+from meta_client.operations.text import tell
 from zk.session.session import ZooKeeperSession
 
 
@@ -33,5 +32,5 @@ def wait_for_dead_master(session: ZooKeeperSession, config: BrokerConfig) -> Non
     if master is None or is_answering(master, config.security):
         return
     wait_s = config.zookeeper_section.session_timeout_ms / 1000
-    click.echo(f"{master} does not answer: waiting up to {wait_s:.0f} s for its ZooKeeper session to end", err=True)
+    tell(f"{master} does not answer: waiting up to {wait_s:.0f} s for its ZooKeeper session to end")
     wait_unregistered(session, config.broker_id, wait_s)

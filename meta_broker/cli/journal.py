@@ -34,6 +34,7 @@ from meta_broker.cli.journal_text import (
 )
 from meta_broker.cli.journal_truncations import truncations
 from meta_client.cli.output import json_option
+from meta_client.operations.text import tell
 from meta_client.protocol.integers import INT64_MAX
 
 UNSOUND = 1  # exit status: the answer is no
@@ -89,7 +90,7 @@ def dump(directory: Path, start: int | None, kinds: tuple[str, ...], limit: int 
                 return
             end, is_held = reading.end, storage.is_held()
     except CorruptJournal as error:  # in a segment header, or between segments: the journal cannot be read at all
-        click.echo(f"error: {error}", err=True)
+        tell(f"error: {error}")
         click.get_current_context().exit(UNSOUND)
     if end.verdict is EndVerdict.TORN:
         click.echo(torn_text(end.end, end.reason, is_held=is_held), err=True)

@@ -20,6 +20,7 @@ from meta_client.operations.broker_rows import (
     rows_of,
 )
 from meta_client.operations.placement import brokers_of
+from meta_client.operations.text import tell
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import Stats
 from zk.brokers.cluster import BrokerEntry, known_broker_ids, read_brokers
@@ -51,7 +52,7 @@ def brokers(zk: str, as_json: bool) -> None:
             entry, node = entries.get(broker_id, BrokerEntry()), replication_node(client, broker_id)
             rows += rows_of(broker_id, entry, _ask(client, broker_id, entry), node)
             if entry.master is None:
-                click.echo(f"error: {absence(broker_id, entry, node)}", err=True)
+                tell(f"error: {absence(broker_id, entry, node)}")
         print_rows(COLUMNS, rows, as_json=as_json, empty="no broker is registered")
         if client.session.malformed.found or any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):
             click.get_current_context().exit(NOT_SERVED)
@@ -74,5 +75,5 @@ def _ask(client: Client, broker_id: int, entry: BrokerEntry) -> ReplicationRepor
         reply = client.connections.get(entry.master, CONNECT_TIMEOUT_S).submit(Stats("replication", next_opaque()))
         return parse_report(wait_result(reply, STATS_TIMEOUT_S, "stats replication").text)
     except MetaError as error:
-        click.echo(f"warning: what broker {broker_id} knows of its slaves is missing: {error}", err=True)
+        tell(f"warning: what broker {broker_id} knows of its slaves is missing: {error}")
         return None

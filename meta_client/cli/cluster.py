@@ -14,6 +14,7 @@ from meta_client.cli.topics import topics
 from meta_client.client import Client
 from meta_client.operations.group_ends import ask_ends, with_all_partitions
 from meta_client.operations.group_lag import FAULTS, Ends, faults, group_row, lag_of, partition_row
+from meta_client.operations.text import tell
 from zk.groups.listing import GroupListing, list_group, list_groups
 from zk.tree.nodes import OffsetNode
 
@@ -144,7 +145,7 @@ def _stored_elsewhere(client: Client, listing: GroupListing, store: str) -> Grou
 def _tell_faults(client: Client, listings: list[GroupListing], ends: Ends) -> None:
     """Name what is wrong on stderr; ends the command with exit status 1 if the numbers are not the whole truth."""
     for line in faults(listings, ends):
-        click.echo(f"error: {line}", err=True)
+        tell(f"error: {line}")
     if client.session.malformed.found or any(
         lag_of(progress, ends).state in FAULTS for listing in listings for progress in listing.progress
     ):

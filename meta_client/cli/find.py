@@ -18,6 +18,7 @@ from meta_client.metadata.topology import no_master
 from meta_client.operations.option_types import Moment
 from meta_client.operations.placement import away_brokers, brokers_of, partitions_of
 from meta_client.operations.searching import Hit, Wanted, search_partition
+from meta_client.operations.text import tell
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.integers import INT64_MAX, INT64_MIN
 
@@ -87,7 +88,7 @@ def find(
     if rows:
         print_rows(COLUMNS, rows, as_json=False, empty="")
     for error in failures:
-        click.echo(f"warning: {' '.join(str(error).split())}", err=True)
+        tell(f"warning: {' '.join(str(error).split())}")
     if not count:
         if not failures:
             click.echo("no such message", err=True)

@@ -13,6 +13,7 @@ from meta_client.consumer.config import check_group
 from meta_client.operations.reset import alive_members, members_text, move_row, partitions_of, run_reset
 from meta_client.operations.reset_options import MemberRule, PlaceName, ResetTarget, Target
 from meta_client.operations.reset_plan import Move
+from meta_client.operations.text import tell
 from zk.groups.listing import list_group
 from zk.tree.nodes import Partition
 
@@ -96,7 +97,7 @@ def reset(
         if isinstance(target, int) and len(keys) != 1:
             raise click.UsageError(f"--to {target}, an offset, is for one partition: name it, like orders/0-3")
         if not (yes or is_forced) and (alive := alive_members(listing, keys)):
-            click.echo(f"warning: {members_text(group, alive)}", err=True)
+            tell(f"warning: {members_text(group, alive)}")
         # At the end, since a slow reader would hold up members; and also after Ctrl-C.
         printing = partial(_print, group, is_done=yes, as_json=as_json)
         run_reset(

@@ -17,6 +17,7 @@ import click
 
 from journal.errors import JournalError
 from meta_client.core import description
+from meta_client.operations.text import tell
 from meta_client.protocol.errors import MetaError
 from zk.errors import ZooKeeperError
 
@@ -169,7 +170,7 @@ def _drop_unwritten() -> None:
 def _tell(error: str) -> None:
     """Print *error*; where nobody can read it, the exit status alone tells."""
     with contextlib.suppress(OSError):
-        click.echo(f"error: {error}", err=True)
+        tell(f"error: {error}")
 
 
 def _run(ended_by: list[int]) -> None:

@@ -34,6 +34,7 @@ from meta_client.operations.placement import away_brokers
 from meta_client.operations.positions import PutTimes
 from meta_client.operations.progress import Progress
 from meta_client.operations.reading import Span, read_topic_messages
+from meta_client.operations.text import tell
 from meta_client.operations.waiting import Waiting
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import ByAttribute
@@ -155,7 +156,7 @@ def produce(
             try:
                 sending.stop("interrupted" if isinstance(error, KeyboardInterrupt) else "terminated")
             except Stopped as told:
-                click.echo(str(told), err=True)
+                tell(str(told))
             raise
         sending.stop(why)
     click.echo(f"sent {sending.stored} messages to {topic} in {progress.seconds:.1f} s", err=True)

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from meta_client.cli.security_options import security, zookeeper_security
 from meta_client.client import BATCHING, Client
+from meta_client.operations.text import printable_lines
 from meta_client.producer.partition_queues import BatchingConfig
 
 CONNECT_TIMEOUT_MS = 5_000  # a user is waiting
@@ -55,6 +56,17 @@ def _tell_default(zookeeper: str) -> None:
         click.echo(f"ZooKeeper {zookeeper}, the default: name another with --zk or METAQ_ZK", err=True)
 
 
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Printable("%(levelname)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+
+
 @contextlib.contextmanager
 def connected(zookeeper: str, batching: BatchingConfig = BATCHING) -> Iterator[Client]:
     """Yield a client that is closed at the end: of the brokers named with --broker, or of *zookeeper*. Its warnings go
@@ -65,7 +77,7 @@ def connected(zookeeper: str, batching: BatchingConfig = BATCHING) -> Iterator[C
             yield direct
         return
     _tell_default(zookeeper)
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    _log_to_stderr()
     logging.getLogger("zk.kazoo").setLevel(logging.ERROR)  # hide single connection attempts; the outcome is reported
     with Client(
         zookeeper,

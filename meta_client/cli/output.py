@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from meta_client.cli.security_options import security_options
+from meta_client.operations.text import printable
 
 DECLINED: Final = 1  # exit status: the user declined
 ZK_DEFAULT: Final = "127.0.0.1:2181"
@@ -84,7 +85,7 @@ def refuse_away(brokers: Sequence[int]) -> None:
 def confirm(question: str) -> None:
     """Return if the user confirms *question*; otherwise end the command with a hint at the option that skips it."""
     try:
-        is_wanted = click.confirm(question, err=True)
+        is_wanted = click.confirm(printable(question), err=True)
     except click.Abort:
         # Ctrl-C, or the end of the input: tell scripts without a terminal about --yes.
         click.echo("\nnothing was changed: the question had no answer; --yes skips it", err=True)

@@ -18,6 +18,7 @@ from meta_client.net.connection import Connection
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.operations.placement import brokers_of
+from meta_client.operations.text import tell
 from meta_client.operations.topic_rows import topic_rows
 from meta_client.protocol.compression import NO_COMPRESSION
 from meta_client.protocol.errors import MetaError
@@ -173,7 +174,7 @@ def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, .
             rows.append(_row(name, topic, _ask(known_url(url), command)))
         except MetaError as error:
             refused = True
-            click.echo(f"error: broker {name}: {' '.join(str(error).split())}", err=True)
+            tell(f"error: broker {name}: {' '.join(str(error).split())}")
     columns = ("topic", "broker", "partitions", "publish", "subscribe", "stat", "compression", "index", "closed")
     if rows or not refused:
         print_rows(columns, rows, as_json=as_json, empty="no broker is up: start one, or name its URL with --broker")

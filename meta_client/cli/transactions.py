@@ -28,6 +28,7 @@ from meta_client.operations.branch_text import (
     show_lines,
 )
 from meta_client.operations.branches import NoBranch, OfflineBranches, OnlineBranches, OperatorBranches
+from meta_client.operations.text import tell
 
 INCOMPLETE: Final = 1  # exit status: a broker's branches are missing
 QUOTED_MAX: Final = 5
@@ -215,7 +216,7 @@ def _print_listing(
     """Print what brokers listed. If some could not be asked: a warning each, and exit with INCOMPLETE."""
     print_rows(columns, rows, as_json=as_json, empty=f"{empty} on the brokers that answered" if failures else empty)
     for failure in failures.values():
-        click.echo(f"warning: the list is incomplete: {failure}", err=True)
+        tell(f"warning: the list is incomplete: {failure}")
     if failures:
         sys.exit(INCOMPLETE)
 

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import click
-
 from meta_client.client import Client
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.routing import plan_routes
@@ -20,6 +18,7 @@ from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.operations.placement import brokers_of
+from meta_client.operations.text import tell
 from meta_client.protocol.answers import PartitionOffsets, parse_counted, parse_offset, parse_offset_range
 from meta_client.protocol.errors import InvalidMessage, MetaError, Moved, NotFound, RemoteError
 from meta_client.protocol.id_layout import broker_of, time_ms_of
@@ -55,7 +54,7 @@ class Range(NamedTuple):
 
 def warn(text: str) -> None:
     """Tell the user on stderr."""
-    click.echo(f"warning: {text}", err=True)
+    tell(f"warning: {text}")
 
 
 class Positions:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, Literal
 
-import click
-
 from meta_client.client import Client
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offsets import OffsetEntry, OffsetStore
@@ -17,6 +15,7 @@ from meta_client.operations.listed_offsets import read_listed
 from meta_client.operations.positions import Positions
 from meta_client.operations.reset_options import OtherGroup, SavedIn, Target
 from meta_client.operations.reset_plan import Move, ResetRefused, plan_reset
+from meta_client.operations.text import tell
 from zk.brokers.cluster import read_topic, subscribable_partitions
 from zk.errors import MalformedNode
 from zk.groups.listing import GroupListing, list_group
@@ -69,7 +68,7 @@ def _stored(offsets: OffsetStore, key: TopicPartition) -> int | None:
     try:
         return offsets.load(*key)
     except MalformedNode as error:
-        click.echo(f"warning: {error}", err=True)
+        tell(f"warning: {error}")
         return None
 
 
@@ -121,7 +120,7 @@ def _wait_for_members(client: Client, group: str, keys: list[TopicPartition], wa
                 f"{text}: stop them, or say --members wait:SECONDS or --members force; nothing was changed"
             )
         if not is_told:
-            click.echo(f"waiting up to {wait_s:g} s: {text}", err=True)
+            tell(f"waiting up to {wait_s:g} s: {text}")
             is_told = True
         time.sleep(POLL_S)
 

@@ -1,7 +1,9 @@
-"""Untrusted text, times and ages as people read them. Pure."""
+"""Untrusted text, times and ages as people read them."""
 
 from datetime import UTC, datetime
 from typing import Final
+
+import click
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -9,6 +11,16 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 def printable(text: str) -> str:
     """Return *text* without terminal control sequences: data from a disk is untrusted."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return *text* as `printable` does, keeping its lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def tell(text: str) -> None:
+    """Print *text* on stderr. Strangers choose the names in it: of members, of nodes, of who decided."""
+    click.echo(printable_lines(text), err=True)
 
 
 def time_text(time_ms: int) -> str:

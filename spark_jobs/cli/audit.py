@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from journal.errors import JournalError
+from meta_client.operations.text import tell
 from spark_jobs.audit.report import AuditReport, AuditVerdict, CheckResult
 from spark_jobs.cli.options import spark_options
 from spark_jobs.source.failures import SparkNotStarted, telling_line
@@ -133,7 +134,7 @@ def _progress(line: str) -> None:
 
 
 def _fail(line: str) -> NoReturn:
-    click.echo(f"error: {line}", err=True)
+    tell(f"error: {line}")
     raise SystemExit(2)
 
 

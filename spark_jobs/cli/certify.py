@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from journal.errors import JournalError
+from meta_client.operations.text import tell
 from spark_jobs.cli.options import spark_options, time_ms
 from spark_jobs.source.failures import SparkNotStarted, telling_line
 from zk.errors import JavaNotFound
@@ -192,5 +193,5 @@ def _progress(line: str) -> None:
 
 
 def _fail(line: str) -> NoReturn:
-    click.echo(f"error: {line}", err=True)
+    tell(f"error: {line}")
     raise SystemExit(2)

@@ -10,6 +10,7 @@ import click
 from journal.errors import JournalError
 from meta_client.cli.options import connected
 from meta_client.cli.security_options import security_options
+from meta_client.operations.text import tell
 from spark_jobs.cli.options import spark_options, time_ms
 from spark_jobs.source.failures import SparkNotStarted, telling_line
 from zk.brokers.cluster import known_broker_ids
@@ -160,5 +161,5 @@ def _progress(line: str) -> None:
 
 
 def _fail(line: str) -> NoReturn:
-    click.echo(f"error: {line}", err=True)
+    tell(f"error: {line}")
     raise SystemExit(2)

@@ -22,7 +22,9 @@ from meta_client.consumer.offset_stores import LocalOffsetStore, SqlOffsetStore
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
 from meta_client.operations.reset import claimed
 from meta_client.operations.reset_plan import ResetRefused
+from meta_client.operations.text import printable
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.forked import run_metaq
 from tests.fixtures.wire import WireClient
 from tests.integration.conftest import wait_until
 from zk.embedded.chroot import Chroot
@@ -362,6 +364,25 @@ def test_a_member_that_is_alive_is_named_and_waited_for(metaq: Metaq, broker: Br
         consumer.close()
         assert waiting.wait(60) == 0
     assert stored(client, "billing") == 0
+
+
+def test_names_that_strangers_choose_do_nothing_to_the_terminal(
+    metaq: Metaq, broker: BrokerProcess, client: Client
+) -> None:
+    """An owner is told as an error, a member as a warning, a node that can't be read by the log."""
+    put(broker, 3)
+    name = "\x1b]0;pwned\x07\u202e"
+    Ownership(client.session, "billing", name).claim_many([("orders", A)])
+    store(client, "billing", {A: 0})
+    owned = metaq("reset", "billing", "--to", "latest", "--yes", status=2).stderr
+    assert owned.startswith(f"error: partitions still belong to {printable(name)}: it has just come")
+    client.session.write_many({f"/meta/consumers/billing/ids/{printable(name)}\u202e": b"orders"})
+    alive = metaq("reset", "billing", "--to", "latest").stderr
+    assert alive.startswith("warning: group billing has members alive")
+    client.session.write_many({"/meta/consumers/billing/offsets/\u202eorders/0-0": b"unreadable"})
+    listed = run_metaq("groups", "--zk", client.session.connect).stderr
+    assert r"/meta/consumers/billing/offsets/\u202eorders/0-0" in listed
+    assert (owned + alive + listed).replace("\n", "").isprintable()
 
 
 def test_two_resets_of_one_host_name_and_process_id_do_not_share_a_claim(

@@ -102,7 +102,7 @@ def test_commands_that_are_shown_execute_nothing_else(qualifier: str, lone_broke
             assert answer.is_success, answer
     broker = ("--broker", lone_broker.url)
     shown = metaq("show", str(Xid(1, b"g", b"b")), *broker).stdout
-    ended = metaq("rollback", str(Xid(1, b"g", b"b")), "--why", "no row", "--yes", *broker).stdout
+    ended = metaq("rollback", str(Xid(1, b"g", b"b")), "--who", qualifier, "--why", "no", "--yes", *broker).stdout
     again = metaq("show", str(Xid(1, b"g", b"b")), *broker).stdout
     commands = [
         line.partition("metaq txn ")[2] for line in (shown + ended + again).splitlines() if "metaq txn " in line
@@ -114,7 +114,9 @@ def test_commands_that_are_shown_execute_nothing_else(qualifier: str, lone_broke
     assert [text.splitlines()[:2] for text in words] == [
         [verb, printable(key)] for verb in ("commit", "rollback", "forget", "forget")
     ]
-    assert (shown + ended + again).replace("\n", "").isprintable()
+    asked = metaq("forget", str(Xid(1, b"g", b"b")), *broker, status=130).stderr
+    assert asked.startswith(f"forget that {printable(qualifier)} decided: rollback?")
+    assert (shown + ended + again + asked).replace("\n", "").isprintable()
 
 
 def test_in_a_directory(zookeeper: Chroot, broker: BrokerProcess, client: Client) -> None:
