@@ -6,6 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from journal.records.xid import XaKey, Xid
+from meta_client.console import overview_page
 from meta_client.console.broker_view import NOT_REGISTERED, BrokerView, alerts_of, parse_journal, parse_told
 from meta_client.console.brokers import ShownCluster
 from meta_client.console.in_doubt import ListedBranch, unreadable_report
@@ -149,3 +150,8 @@ def test_reports_of_strangers_are_read_without_trust() -> None:
     told = parse_told({"": "x\r\nversion <b> y\r\n", "replication": "master mode", "journal": ""})
     assert told.broker == {"version": "<b> y"}
     assert told.journal is None
+
+
+def test_what_is_in_doubt_for_long_is_an_alert(browser: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview_page, "STUCK_S", 0.0)
+    assert "in doubt for more than 0 min" in browser.get("/").text

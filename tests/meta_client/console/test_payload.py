@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_client.console.payload import FORMS, HEX_BYTES, SHOWN_BYTES, preview, shown
+from meta_client.console.payload import FORMS, HEX_BYTES, JSON_BYTES, SHOWN_BYTES, preview, shown
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ def test_what_is_not_in_the_form_asked_for_is_said() -> None:
     assert shown(b"\xff\x00", "text").text == "\ufffd\ufffd"
     assert shown(b"[" * 100_000, "json").note
     assert shown(b"1" * 10_000, "json").note
+    assert shown(b"[1" + b" " * JSON_BYTES + b"]", "json").note
 
 
 def test_sizes_are_bounded_and_what_is_hidden_is_counted() -> None:

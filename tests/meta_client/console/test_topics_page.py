@@ -4,8 +4,11 @@ import html
 import re
 from datetime import UTC, datetime
 
+import pytest
 from starlette.testclient import TestClient
 
+from meta_client.console import groups_page, messages
+from meta_client.console.reads import Reads
 from meta_client.console.rendering import path
 from tests.meta_client.console.conftest import ATTRIBUTE, PAYLOAD, SCRIPT, Stack
 
@@ -104,3 +107,21 @@ def test_what_is_no_message(browser: TestClient) -> None:
     ):
         assert browser.get(place).status_code == 404
     assert "has no master" in browser.get("/topics/orders/77-0/0").text
+
+
+def test_what_takes_too_long_is_unknown(stack: Stack, hurried: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups_page, "LIST_S", 0.0)
+    assert "no answer in 0 s" in html.unescape(hurried.get("/groups").text)
+    ask = Reads.ask
+    late = {"away": 0.0, "search": 0.0, "ranges": 0.0}
+    monkeypatch.setattr(
+        Reads, "ask", lambda self, key, call, limit_s=60.0: ask(self, key, call, late.get(key[0], limit_s))
+    )
+    assert hurried.get("/topics/orders/messages?key=key-1").text.count("no answer in 0 s") >= 2
+    assert "no answer in 0 s" in hurried.get("/topics/orders").text
+
+
+def test_a_long_run_is_not_read_backwards(browser: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "LOOKED_AT_MAX", 1)
+    text = html.unescape(browser.get("/topics/orders/messages?partition=0-0&at=latest").text)
+    assert "can't be read backwards" in text

@@ -8,6 +8,9 @@ from starlette.testclient import TestClient
 
 from journal.records.xid import XaKey, Xid
 from meta_client.console.access import CSRF_FIELD
+from meta_client.console.changes import carry_out
+from meta_client.console.diagnosis import NOT_THE_SAME, diagnose
+from meta_client.console.reads import Unknown
 from meta_client.console.rendering import count
 from meta_client.protocol.requests import Put, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result
@@ -210,3 +213,14 @@ def wait_answers(wire: WireClient, number: int) -> None:
         answer = wire.receive()
         assert isinstance(answer, Result)
         assert answer.is_success, answer
+
+
+def test_a_change_of_what_is_not_as_it_was_is_refused(stack: Stack, patient: None) -> None:
+    settings = stack.settings(allows_changes=True)
+    for name in ("apply", "note"):
+        assert carry_out(settings, name, 0, FOREIGN_KEY, "as it was", "why") == Unknown(NOT_THE_SAME)
+        assert carry_out(settings, name, 99, FOREIGN_KEY, "as it was", "why") == Unknown(NOT_THE_SAME)
+    found = diagnose(settings).of(0, FOREIGN_KEY)
+    assert found is not None
+    refused = carry_out(settings, "note", 0, FOREIGN_KEY, found.seen, "why")
+    assert refused == Unknown("nothing about it belongs on the ledger, or it is there already")
