@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from journal.checksum import crc32
 from journal.records.header import Lsn
 from meta_broker.replication.link_protocol import (
     BULK_BYTES_MAX,
@@ -139,3 +140,11 @@ def test_noise_ends_in_an_error() -> None:
         with pytest.raises(RemoteProtocolError):
             decoder.receive_data(random.Random(seed).randbytes(4096))
         assert decoder.held_bytes <= TEXT_BYTES_MAX + HEAD_BYTES
+
+
+def test_a_position_has_no_flags_that_nobody_defined() -> None:
+    raw = bytearray(encode(Heartbeat(Lsn(1), Lsn(2), 3, True, "sync")))
+    raw[-1] |= 0x80
+    raw[:4] = crc32(raw[4:]).to_bytes(4, "little")
+    with pytest.raises(RemoteProtocolError, match="flags 131 of a position"):
+        LinkDecoder(Heartbeat).receive_data(bytes(raw))

@@ -105,7 +105,7 @@ def test_a_stream_ends_after_a_while(pages: TestClient, monkeypatch: pytest.Monk
 
 def test_a_branch_with_a_finding_is_told_with_it() -> None:
     report = {"state": "prepared"}
-    found = BranchFacts(0, KEY, report, None, {"finding": "mixed"})  # type: ignore[arg-type]
+    found = BranchFacts(0, KEY, report, None, {"finding": "mixed"})
     assert "lacks what this version reads" in _told(found)["unreadable"]
     assert report == {"state": "prepared"}
 

@@ -4,9 +4,11 @@ from itertools import product
 
 import pytest
 
+from journal.errors import ForeignStream, SyncSuperseded
 from journal.records.header import Lsn
 from journal.records.state_table import walk
 from journal.wal.segments import JournalIdentity
+from meta_broker.errors import BrokerError
 from meta_broker.replication.link_protocol import (
     Accept,
     FetchTail,
@@ -44,6 +46,8 @@ from meta_broker.replication.replica.replica_state import (
     S,
 )
 from meta_broker.version import PRODUCT_VERSION
+from meta_client.protocol.responses import Result
+from meta_client.protocol.status import Status
 from tests.fixtures.replica_links import facts_of, shake
 
 pytestmark = pytest.mark.scenario("H09")
@@ -210,6 +214,40 @@ def test_a_master_that_breaks_the_rules_is_left(frames: list[LinkFrame]) -> None
     for frame in frames[:-1]:
         receive(link, frame)
     assert is_left(link, receive(link, frames[-1]))
+
+
+@pytest.mark.parametrize(
+    ("error", "effect"),
+    [
+        (SyncSuperseded(4096, "its master was replaced"), Resync),
+        (ForeignStream(4096, "another record", is_final=True), BrokerError),
+        (ForeignStream(4096, "cut off"), None),
+    ],
+)
+def test_what_the_copy_refuses_starts_it_over_or_ends_it_or_the_link(
+    error: ForeignStream, effect: type[Resync | BrokerError] | None
+) -> None:
+    link = side(ReplicaJournal((), Lsn(0), Lsn(0)))
+    receive(link, full_resync(checkpoint_bytes=0, start=0))
+    effects = link.append_refused(error)
+    ends = [type(one.why) for one in effects if isinstance(one, End)]
+    assert ends == ([] if effect is None else [effect])
+    assert effects[-1] == Close()
+
+
+def test_a_proof_that_comes_when_the_link_was_left_says_nothing() -> None:
+    link = side()
+    receive(link, welcome())
+    link.leave("silent")
+    assert link.proof_read(77) == []
+
+
+def test_who_does_not_replicate_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    link = Replica(facts_of(JournalIdentity("metaq", 7), 1), serves=True)
+    link.connected(0.0)
+    assert link.answered(Result(Status.SUCCESS, b"1.4.6 metaq/1 mput", 1), HOLDING) == [Close()]
+    link.closed("meta://m:1", "closed")
+    assert "it does not replicate, it says '1.4.6 metaq/1 mput'" in caplog.text
 
 
 def test_hello_says_who_and_what() -> None:

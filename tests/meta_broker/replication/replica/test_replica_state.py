@@ -22,13 +22,16 @@ from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
-from meta_broker.replication.link_protocol import Accept, FullResync, Heartbeat
-from meta_broker.replication.replica.effects import Append, ReadProof, Resync
+from meta_broker.replication.link_protocol import Accept, FullResync, Heartbeat, encode
+from meta_broker.replication.replica.effects import Append, ReadProof, Resync, Save
 from meta_broker.replication.replica.link import ReplicaLink
 from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_broker.replication.replica.replica_state import STREAMS, S
 from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
+from meta_broker.store import disk_space
 from meta_broker.store.message_store import MessageStore
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.status import Status
 from tests.fixtures.loops import in_loop, until
 from tests.fixtures.replica_links import shake, stream
 from zk.tree.broker_url import BrokerUrl
@@ -381,3 +384,86 @@ async def test_an_incomplete_copy_that_starts_over_has_no_master_contact(
     on.reconnect(REPLACED)
     assert on.overs == [Resync(Lsn(0), "its master was replaced", b"")]
     assert on.replica.facts == msgspec.structs.replace(FACTS, master=MASTER, epoch=1)
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what happens to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[str] = []
+
+    def abort(self) -> None:
+        self.done.append("abort")
+
+    def is_closing(self) -> bool:
+        return "abort" in self.done
+
+    def is_reading(self) -> bool:
+        return not self.done or self.done[-1] != "pause"
+
+    def pause_reading(self) -> None:
+        self.done.append("pause")
+
+    def resume_reading(self) -> None:
+        self.done.append("resume")
+
+    def writelines(self, list_of_data: object) -> None:
+        self.done.append("write")
+
+
+@in_loop
+async def test_a_link_that_was_given_up_is_not_listened_to(open_stage: Open) -> None:
+    on = open_stage(FACTS)
+    given_up = ReplicaLink(on.replica, MASTER)
+    on.replica.on_closed(given_up, "no connection within 5 s")
+    assert on.replica._link is None
+    wire = Wire()
+    given_up.connection_made(wire)
+    given_up.data_received(b"result 200 0 1\r\n")
+    assert (wire.done, on.replica.replica.state) == (["abort"], S.SEEKING)
+
+
+@in_loop
+async def test_answers_behind_a_refusal_are_passed_over(open_stage: Open) -> None:
+    on = open_stage(FACTS)
+    link = on.replica._link = ReplicaLink(on.replica, MASTER)
+    wire = Wire()
+    link.connection_made(wire)
+    refused = encode_result(Status.BAD_REQUEST, b"no", 1)
+    link.data_received(refused + encode_result(Status.SUCCESS, b"1.4.6 metaq/1 replicate", 2))
+    assert (wire.done, on.replica.replica.state) == (["write", "abort"], S.CLOSING)
+
+
+@in_loop
+async def test_the_newest_facts_are_saved_while_older_ones_are_written(open_stage: Open, written: Written) -> None:
+    on = open_stage(FACTS)
+    on.receive(written)
+    for high_watermark in (7, 8, 9):
+        on.replica.carry_out([Save(msgspec.structs.replace(FACTS, high_watermark=high_watermark))])
+    await on.saved()
+    last = on.file.read()
+    assert last is not None
+    assert last.high_watermark == 9
+
+
+@in_loop
+async def test_a_copy_that_had_no_room_goes_on_with_what_was_received(
+    open_stage: Open, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 0
+    monkeypatch.setattr(disk_space, "_free_bytes", lambda path: free)
+    on = open_stage(FACTS)
+    on.receive(written)
+    on.on_heartbeat(0, written.end)
+    assert not on.replica.replica.has_room
+    on.link.transport = Wire()
+    on.link.data_received(encode(Heartbeat(written.end, written.end, 1, False, "async")))
+    on.replica._tick()
+    assert on.replica.facts.high_watermark == 0
+    free = 1 << 40
+    on.replica._tick()
+    assert on.replica.replica.has_room
+    assert on.replica.facts.high_watermark == written.end
+    on.link.connection_lost(None)
+    await on.replica.close()
