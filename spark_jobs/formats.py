@@ -94,4 +94,4 @@ class FilteringMetaqReader(MetaqReader):
     for one that is asked once."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the API's name
-        return [pushed for pushed in filters if not self._options.selection.take(pushed)]
+        return [pushed for pushed in filters if not self._options.selection.push_filter(pushed)]

@@ -44,8 +44,8 @@ class Bucket:
         self.rate = rate
         self._paid_at = -math.inf
 
-    def take(self, amount: float, now: float) -> None:
-        """Use *amount*, whether it is paid for or not."""
+    def charge(self, amount: float, now: float) -> None:
+        """Charge *amount*, whether what was used before is paid for or not."""
         if self.rate:
             paid_at = max(self._paid_at, now - BURST_S) + amount / self.rate
             self._paid_at = min(paid_at, now + DEBT_S_MAX)

@@ -76,7 +76,7 @@ class Peer(Protocol):
         A client that pipelines a branch reads only the reply to its PREPARE: one write, one wake-up.
         """
 
-    def take_buffered(self, key: BranchKey) -> bytes:
+    def pop_buffered(self, key: BranchKey) -> bytes:
         """Take the replies buffered for *key* in this turn, to be sent with the next one."""
 
     def add_pending(self, size: int) -> None:

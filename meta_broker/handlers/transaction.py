@@ -77,7 +77,7 @@ class TransactionHandler:
         _tell_others(request, transaction, peer)
         self._context.timeouts.discard(transaction)
         answer = encode_result(Status.SUCCESS, b"%d" % vote, request.opaque)
-        self._replies.send(request, peer, AppendResult(lsn, ()), answer, peer.take_buffered(transaction.key))
+        self._replies.send(request, peer, AppendResult(lsn, ()), answer, peer.pop_buffered(transaction.key))
 
     def _commit(self, request: TransactionCommand, peer: Peer) -> None:
         transaction = self._find(request.key, peer)

@@ -121,7 +121,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self._detach()
         self._requests.clear()
         self._receiver.discard()
-        self._replies.take()
+        self._replies.pop_all()
         self._owner.received(self, 0, made_progress=False)
         self._owner.unsent(self, 0, made_progress=False)
         try:
@@ -156,15 +156,15 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             self._flush_later()
 
     def buffer_reply(self, key: BranchKey, data: bytes) -> None:
-        """Queue a reply about a branch: it leaves with the turn, unless `take_buffered` takes it before."""
+        """Queue a reply about a branch: it leaves with the turn, unless `pop_buffered` removes it before."""
         self._in_flight -= 1
         if self._transport is not None:
             self._replies.buffer(key, data)
             self._flush_later()
 
-    def take_buffered(self, key: BranchKey) -> bytes:
+    def pop_buffered(self, key: BranchKey) -> bytes:
         """Take the replies about a branch buffered in this turn; the caller sends them."""
-        return self._replies.take_buffered(key)
+        return self._replies.pop_buffered(key)
 
     def add_pending(self, size: int) -> None:
         """Count a reply that is held for the high watermark."""
@@ -372,7 +372,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             return
         if self.throttle is not None:
             self.throttle.sent(self._replies.bytes)
-        if replies := self._replies.take():
+        if replies := self._replies.pop_all():
             self.last_active = self._loop.time()
             if len(replies) == 1:
                 transport.write(replies[0])

@@ -24,20 +24,20 @@ class ReplyQueue:
         self.bytes += size
 
     def buffer(self, key: BranchKey, data: bytes) -> None:
-        """Queue a reply about a branch, unless `take_buffered` takes it before `take`."""
+        """Queue a reply about a branch, unless `pop_buffered` removes it before `pop_all`."""
         self._buffered.setdefault(key, []).append(data)
         self.bytes += len(data)
 
-    def take_buffered(self, key: BranchKey) -> bytes:
-        """Take the replies about a branch."""
+    def pop_buffered(self, key: BranchKey) -> bytes:
+        """Remove and return the replies about a branch."""
         if (buffered := self._buffered.pop(key, None)) is None:
             return b""
         data = b"".join(buffered)
         self.bytes -= len(data)
         return data
 
-    def take(self) -> list[bytes | memoryview]:
-        """Take everything."""
+    def pop_all(self) -> list[bytes | memoryview]:
+        """Remove and return everything."""
         if self._buffered:
             for buffered in self._buffered.values():
                 self._pieces += buffered

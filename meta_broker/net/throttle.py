@@ -115,7 +115,7 @@ class Throttle:
     def received(self, count: int) -> None:
         """Count bytes received, and mute the connection while they are paid for."""
         bucket, now = self.account.bytes_in, self._loop.time()
-        bucket.take(count, now)
+        bucket.charge(count, now)
         wait_s = min(bucket.wait_s(now), WAIT_S_MAX) if bucket.rate else 0.0
         if wait_s > 0 and not self.is_muted:
             self.is_muted = True
@@ -124,7 +124,7 @@ class Throttle:
 
     def sent(self, count: int) -> None:
         """Count bytes of answers."""
-        self.account.bytes_out.take(count, self._loop.time())
+        self.account.bytes_out.charge(count, self._loop.time())
 
     def judge(self, request: Handled) -> bytes | None:
         """Return None if *request*, the next one, may be handled now; else its refusal; blank: it waits for
@@ -136,7 +136,7 @@ class Throttle:
             wait_s = account.requests.wait_s(now)
             if wait_s == math.inf or (use is Use.READ and wait_s > WAIT_S_MAX):
                 return self._refuse(request, Limit.REQUESTS, now)
-            account.requests.take(1, now)
+            account.requests.charge(1, now)
             self._since, self._due = now, now + min(wait_s, WAIT_S_MAX)
         elif self._due is None:
             self._since = self._due = now

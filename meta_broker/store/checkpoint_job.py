@@ -101,7 +101,7 @@ class CheckpointJob:
         if is_due or self._requests:
             self._due = time.monotonic() + self._config.broker.checkpoint_seconds
             self._repair.wants_checkpoint = self._source.wants_checkpoint = False
-            self._task = loop.create_task(self._take(loop, worker))
+            self._task = loop.create_task(self._take_checkpoint(loop, worker))
             self._task.add_done_callback(self._ended)
 
     def _keep_steps(self) -> None:
@@ -150,7 +150,7 @@ class CheckpointJob:
         """
         self._requests.append(answer)
 
-    async def _take(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+    async def _take_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
         requests, self._requests = self._requests, []
         try:
             taken = await self._write(loop, worker)

@@ -190,7 +190,7 @@ class Client:
         self._check_open()
         session = cast(ZooKeeperSession, _TaskSession(self.session))  # implements the methods used
         messages = browse(session, self.consumer_connections, topic, lambda seconds: wait(asyncio.sleep(seconds)))
-        while chunk := await run(_take, messages):
+        while chunk := await run(_next_messages, messages):
             for message in chunk:
                 yield message
 
@@ -258,5 +258,5 @@ class _TaskSession:
         return wait(in_thread(self._session.read_readable, paths))
 
 
-def _take(messages: Iterator[ReceivedMessage]) -> list[ReceivedMessage]:
+def _next_messages(messages: Iterator[ReceivedMessage]) -> list[ReceivedMessage]:
     return list(itertools.islice(messages, BROWSED))

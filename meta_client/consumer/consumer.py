@@ -230,7 +230,7 @@ class Consumer:
         self._check_pulled()
         if max_messages < 1:
             raise ValueError(f"max_messages {max_messages}: ask for one at least")
-        messages = self._buffer.take(max_messages, timeout_s)
+        messages = self._buffer.poll(max_messages, timeout_s)
         if messages and TRACING.hooks is not None:
             TRACING.hooks.received(self.group, messages)
         return messages

@@ -34,7 +34,7 @@ class DelayHeap(Generic[_Item]):
 
 
 class DelayQueue(Generic[_Item]):
-    """A DelayHeap with a blocking take. Any thread."""
+    """A DelayHeap with a blocking get. Any thread."""
 
     def __init__(self, changed: threading.Condition) -> None:
         """*changed* must not be shared."""
@@ -48,8 +48,8 @@ class DelayQueue(Generic[_Item]):
             self._heap.push(item, time.monotonic() + delay_s)
             self._changed.notify()
 
-    def take(self) -> _Item | None:
-        """Wait until an item is due and take it; None once the queue is closed."""
+    def get(self) -> _Item | None:
+        """Wait until an item is due, remove and return it; None once the queue is closed."""
         with self._changed:
             while not self._is_closed:
                 now = time.monotonic()

@@ -131,7 +131,7 @@ class Fetcher:
 
     def _run(self) -> None:
         """Run one runner."""
-        while (item := self._queue.take()) is not None:
+        while (item := self._queue.get()) is not None:
             try:
                 if not self.assignments.wait_unpaused():
                     return

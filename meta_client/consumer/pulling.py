@@ -55,8 +55,8 @@ class PullBuffer:
         self._bytes = 0  # of `_ahead`
         self._was_full = False  # since the last check: requests may be parked for lack of room
         self._handed: list[Fetched] = []  # not fully consumed
-        self._last: list[Fetched] = []  # handed out by the last call of take() or next_chunk()
-        self._is_taken = False  # all of them: take() has returned
+        self._last: list[Fetched] = []  # handed out by the last call of poll() or next_chunk()
+        self._is_taken = False  # all of them: poll() has returned
         self._is_closed = False
 
     @property
@@ -118,7 +118,7 @@ class PullBuffer:
                     )
             self._handed = [fetched for fetched in self._handed if fetched.done < len(fetched.messages)]
 
-    def take(self, count: int, timeout_s: float | None) -> list[ReceivedMessage]:
+    def poll(self, count: int, timeout_s: float | None) -> list[ReceivedMessage]:
         """Return *count* messages at most; none only after the timeout or close(). Messages taken before are consumed
         now, and the returned ones at the next call."""
         deadline = None if timeout_s is None else time.monotonic() + min(timeout_s, TIMEOUT_MAX)
@@ -134,7 +134,7 @@ class PullBuffer:
 
     def iterate(self) -> Iterator[ReceivedMessage]:
         """Yield messages until the consumer is closed. A message is consumed when the next one is asked for. The user's
-        thread, as take()."""
+        thread, as poll()."""
         while (fetched := self.next_chunk()) is not None:
             try:
                 for message in fetched.messages:
@@ -191,7 +191,7 @@ class PullBuffer:
 
     def _take_over(self) -> None:
         """Mark all handed-out messages as consumed, and take back what the last call has not: an iteration may go on
-        later, as `async for` ends some time after its break, and a ^C may have come before take() returned."""
+        later, as `async for` ends some time after its break, and a ^C may have come before poll() returned."""
         self._mark_taken()
         for fetched in reversed(self._last):
             self.give_back(fetched)

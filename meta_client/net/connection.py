@@ -210,12 +210,12 @@ class Connection:
         token, has_read = object(), False
         try:
             try:
-                if has_read := self._reading.take(token):
+                if has_read := self._reading.try_acquire(token):
                     read()
             finally:
-                self._reading.end(token)
+                self._reading.release(token)
         except BaseException:
-            self._reading.end(token)
+            self._reading.release(token)
             self._called.set()
             raise
         if has_read and self._is_awaited:
@@ -238,7 +238,7 @@ class Connection:
                 self._read_in_turn(self._read_all)
         finally:
             for turn in (self._reading, self._outgoing.sending):  # for good; their holders end at once
-                while not turn.take(self):
+                while not turn.try_acquire(self):
                     time.sleep(ENDING_S)
             self._socket.close()
 

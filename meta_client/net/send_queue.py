@@ -14,8 +14,9 @@ PATIENCE_S = 0.005  # delay of requests that are not urgent, while other replies
 class Turn:
     """Mutual exclusion for threads that do not wait for it, which no exception of a signal's handler leaves taken.
 
-    Such an exception may be raised after any call, so also between a lock's acquire() and the `try` behind it. A token
-    is taken inside the `try`, and ended whether or not that got so far; twice, as the exception may come in `end`.
+    Such an exception may be raised after any call, so also between a lock's acquire() and the `try` behind it. The
+    turn is acquired inside the `try`, and released whether or not that got so far; twice, as the exception may come in
+    `release`.
     """
 
     __slots__ = ("_holder",)
@@ -27,12 +28,12 @@ class Turn:
     def is_taken(self) -> bool:
         return bool(self._holder)
 
-    def take(self, token: object) -> bool:
-        """Return True if *token* has the turn now, False if another one has."""
+    def try_acquire(self, token: object) -> bool:
+        """Return True if *token* holds the turn now, False if another one does."""
         return self._holder.setdefault(None, token) is token
 
-    def end(self, token: object) -> None:
-        """Give back the turn, if *token* has it."""
+    def release(self, token: object) -> None:
+        """Release the turn, if *token* holds it."""
         if self._holder.get(None) is token:
             self._holder.clear()
 
@@ -86,12 +87,12 @@ class SendQueue:
             token = object()
             try:
                 try:
-                    if is_mine := self.sending.take(token):
+                    if is_mine := self.sending.try_acquire(token):
                         self._drain_or_fail(on_failure)
                 finally:
-                    self.sending.end(token)
+                    self.sending.release(token)
             except BaseException:
-                self.sending.end(token)
+                self.sending.release(token)
                 raise
 
     def _drain_or_fail(self, on_failure: Callable[[BaseException], None]) -> None:

@@ -23,7 +23,7 @@ def send_run(
         places[partition].append(index)
     parts: list[RunPart] = []
     for wanted, indexes in places.items():
-        added = sender.add_run(topic, wanted, run.take(indexes))
+        added = sender.add_run(topic, wanted, run.select(indexes))
         parts += [part._replace(indexes=[indexes[each] for each in part.indexes]) for part in added]
     return SendManyHandle(parts, len(run))
 

@@ -47,7 +47,7 @@ class MessageRun:
         begin = self._ends[start - 1] if start else 0
         return bisect_right(self._ends, begin + bytes_max, start, min(len(self), start + count_max))
 
-    def take(self, indexes: Sequence[int]) -> "MessageRun":
+    def select(self, indexes: Sequence[int]) -> "MessageRun":
         """Return the messages at *indexes*."""
         bodies, flags = [self.bodies[index] for index in indexes], [self.flags[index] for index in indexes]
         return MessageRun(bodies, flags, self.whole)

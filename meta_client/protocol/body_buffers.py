@@ -16,10 +16,10 @@ class BodyBuffers:
     """Keeps buffers of *kept_bytes_max* in all. One thread at a time."""
 
     def __init__(self, kept_bytes_max: int) -> None:
-        self._kept: list[bytearray] = []  # that most recently taken last
+        self._kept: list[bytearray] = []  # the most recently allocated last
         self._left = kept_bytes_max
 
-    def take(self, size: int) -> memoryview:
+    def allocate(self, size: int) -> memoryview:
         """Return a writable view of *size* bytes; what they hold is undefined."""
         for index, buffer in enumerate(self._kept):
             if len(buffer) >= size and _is_free(buffer):

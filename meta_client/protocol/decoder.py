@@ -150,7 +150,7 @@ class _Decoder(ABC, Generic[Command]):
                 if (end := position + length) > chunk_end:
                     self._unfinished = command, length
                     if self._buffers is not None and REUSED_BYTES_MIN <= length <= REUSED_BYTES_MAX:
-                        self._body, self._filled = self._buffers.take(length), chunk_end - position
+                        self._body, self._filled = self._buffers.allocate(length), chunk_end - position
                         with memoryview(chunk)[position:] as part:
                             self._body[: self._filled] = part
                         return

@@ -66,7 +66,7 @@ def read_task(
             wanted = (frames.offset >= task.start) & (frames.offset < task.end)
             if (mask := selection.mask(frames, has_times=has_times)) is not None:
                 wanted &= mask
-            rows = frames if wanted.all() else frames.take(np.flatnonzero(wanted))
+            rows = frames if wanted.all() else frames.select(np.flatnonzero(wanted))
             if len(rows.at):
                 yield message_batch(rows, extents, [(task.topic, task.partition)], (), columns, has_times=has_times)
     finally:

@@ -48,7 +48,7 @@ class Frames(NamedTuple):
     offset: Numbers
     headers: NDArray[np.void]  # a column a field, of FRAME
 
-    def take(self, at: NDArray[Any]) -> "Frames":
+    def select(self, at: NDArray[Any]) -> "Frames":
         """Return the rows *at*."""
         return Frames(self.data, *(column[at] for column in self[1:]))
 

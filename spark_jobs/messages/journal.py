@@ -164,5 +164,5 @@ def _rows(batch: PublishedBatch, names: Names, selection: Selection, columns: tu
         inside = (frames.offset >= here[:, 0]) & (frames.offset < here[:, 1])
         mask = inside if mask is None else mask & inside
     if mask is not None:
-        frames = frames.take(np.flatnonzero(mask))
+        frames = frames.select(np.flatnonzero(mask))
     return message_batch(frames, extents, names.names, batch.keys, columns)

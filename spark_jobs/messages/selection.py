@@ -105,7 +105,7 @@ class Selection:
     end_us: int | None = None
     conditions: list[Condition] = field(default_factory=list)
 
-    def take(self, pushed: Filter) -> bool:
+    def push_filter(self, pushed: Filter) -> bool:
         """Apply *pushed* from here on. Returns False to have Spark apply it, too: to rows of brokers, which do not tell
         the transaction."""
         if (condition := condition_of(pushed)) is None:

@@ -130,7 +130,7 @@ class FilteringJournalReader(JournalReader):
     for one that is asked once."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the API's name
-        return [pushed for pushed in filters if not self._filter.take(pushed)]
+        return [pushed for pushed in filters if not self._filter.push_filter(pushed)]
 
 
 def packed(segments: Iterable[SegmentSlice]) -> Iterator[tuple[SegmentSlice, ...]]:

@@ -34,21 +34,21 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class RowFilter:
-    """Conjunction of the filters that `take` accepted. Pickled with the reader."""
+    """Conjunction of the filters that `push_filter` accepted. Pickled with the reader."""
 
     def __init__(self) -> None:
-        self._taken: list[Filter] = []
+        self._pushed: list[Filter] = []
 
-    def take(self, pushed: Filter) -> bool:
+    def push_filter(self, pushed: Filter) -> bool:
         """Accept *pushed* if this class can apply it exactly. Returns False to leave it to Spark."""
         if compile_test(pushed) is None:
             return False
-        self._taken.append(pushed)
+        self._pushed.append(pushed)
         return True
 
     def compiled(self) -> Callable[[RecordRow], bool]:
         """Return a predicate over rows."""
-        tests = [test for pushed in self._taken if (test := compile_test(pushed)) is not None]
+        tests = [test for pushed in self._pushed if (test := compile_test(pushed)) is not None]
 
         def matches(row: RecordRow) -> bool:
             return all(test(row) for test in tests)
@@ -57,7 +57,7 @@ class RowFilter:
 
     def may_match(self, segment: SegmentSlice) -> bool:
         """Return True if a row of *segment* may satisfy the filters on LSN: every row there starts in [base, end)."""
-        return all(_may_match(pushed, segment) for pushed in self._taken)
+        return all(_may_match(pushed, segment) for pushed in self._pushed)
 
 
 def _may_match(pushed: Filter, segment: SegmentSlice) -> bool:

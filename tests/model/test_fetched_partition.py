@@ -339,7 +339,7 @@ class Consuming(RuleBasedStateMachine):
     def take_now(self, count: int) -> None:
         self.done[PULLED] = self.position[PULLED]
         with self.turns.undisturbed():
-            taken = self.buffer.take(count, 0.0)
+            taken = self.buffer.poll(count, 0.0)
         for message in taken:
             expected = self.reachable(PULLED, self.position[PULLED])
             assert message.offset in expected, f"{message.offset} is handed out instead of {expected}"

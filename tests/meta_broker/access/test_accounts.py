@@ -33,14 +33,14 @@ def test_who_waits_as_told_never_gets_more_than_the_rate(rate: float, steps: lis
         amount = min(amount, rate * (DEBT_S_MAX - 1))
         now += pause_s
         now += bucket.wait_s(now)
-        bucket.take(amount, now)
+        bucket.charge(amount, now)
         taken, last = taken + amount, amount
         assert taken - last <= (rate * (now - 100.0 + BURST_S)) * (1 + 1e-9) + 1e-6
 
 
 def test_a_debt_is_bounded_and_a_rate_may_change() -> None:
     bucket = Bucket(1.0)
-    bucket.take(1e9, 0.0)
+    bucket.charge(1e9, 0.0)
     assert bucket.wait_s(0.0) == DEBT_S_MAX
     bucket.rate = 0
     assert bucket.wait_s(0.0) == math.inf
@@ -57,7 +57,7 @@ def test_strangers_of_many_addresses_leave_nothing_behind() -> None:
         account = accounts.of_address(f"a{number}", LIMITED)
         assert account is not None
         account.connections += 1
-        account.requests.take(1000, clock.now)
+        account.requests.charge(1000, clock.now)
         account.throttled(Limit.REQUESTS, 1.0, clock.now, "conn")
         account.connections -= 1
         accounts.closed(account)

@@ -49,7 +49,7 @@ class SilentPeer:
     def buffer_reply(self, key: BranchKey, data: bytes) -> None:
         raise AssertionError(key, data)
 
-    def take_buffered(self, key: BranchKey) -> bytes:
+    def pop_buffered(self, key: BranchKey) -> bytes:
         raise AssertionError(key)
 
     def add_pending(self, size: int) -> None:

@@ -34,7 +34,7 @@ def test_a_taker_waits_for_the_due_time_and_not_longer() -> None:
     queue.put("never", 600)
     queue.put("later", 1.0)
     queue.put("sooner", 0.05)
-    assert [queue.take(), queue.take()] == ["sooner", "later"]
+    assert [queue.get(), queue.get()] == ["sooner", "later"]
     assert 1.0 <= time.monotonic() - started < 60
 
 
@@ -42,18 +42,18 @@ def test_an_earlier_item_wakes_a_waiter_for_a_later_one() -> None:
     queue: DelayQueue[str] = DelayQueue(threading.Condition())
     queue.put("later", math.inf)
     threading.Timer(0.05, queue.put, ("now", 0)).start()
-    assert queue.take() == "now"
+    assert queue.get() == "now"
 
 
 def test_closing_sends_everybody_home() -> None:
     queue: DelayQueue[str] = DelayQueue(threading.Condition())
     queue.put("later", 60)
     taken: list[object] = []
-    threads = [threading.Thread(target=lambda: taken.append(queue.take())) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: taken.append(queue.get())) for _ in range(3)]
     for thread in threads:
         thread.start()
     queue.close()
     for thread in threads:
         thread.join(60)
     assert taken == [None, None, None]
-    assert queue.take() is None
+    assert queue.get() is None

@@ -78,7 +78,7 @@ class PullMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def take(self, count: int) -> None:
         self.finished = self.shown  # asking again says that what was taken is done
-        taken = self.buffer.take(count, 0)
+        taken = self.buffer.poll(count, 0)
         assert [m.message_id for m in taken] == list(range(self.shown, min(self.shown + count, self.fetched)))
         self.shown += len(taken)
 
@@ -165,7 +165,7 @@ def test_what_a_loop_has_not_yielded_is_taken_first(is_manual: bool) -> None:
     buffer, _ = with_nine(is_manual=is_manual)
     left = buffer.iterate()
     seen = [next(left).message_id]
-    seen += [message.message_id for message in buffer.take(4, 0)]
+    seen += [message.message_id for message in buffer.poll(4, 0)]
     seen += [message.message_id for message in itertools.islice(buffer.iterate(), 2)]
     seen += [message.message_id for message in itertools.islice(left, 2)]
     assert seen == list(range(9))
@@ -179,8 +179,8 @@ def test_what_a_ctrl_c_keeps_from_the_user_is_handed_out_again(is_manual: bool) 
         seen: list[list[ReceivedMessage]] = []
         is_interrupted = interrupted(nth, functools.partial(_take, buffer, seen))
         assert _is_free(assignments), nth
-        seen.append(buffer.take(3, 0))
-        seen.append(buffer.take(20, 0))
+        seen.append(buffer.poll(3, 0))
+        seen.append(buffer.poll(20, 0))
         ids = [message.message_id for taken in seen for message in taken]
         assert list(dict.fromkeys(ids)) == list(range(9)), nth
         assert buffer._bytes <= 0, "nothing more would be fetched"
@@ -192,9 +192,9 @@ def test_what_a_ctrl_c_keeps_from_the_user_is_handed_out_again(is_manual: bool) 
 def test_a_ctrl_c_while_it_waits_leaves_nothing_locked() -> None:
     for nth in itertools.count():
         buffer, assignments = empty(OffsetTracker())
-        is_interrupted = interrupted(nth, functools.partial(buffer.take, 1, 0.01))
+        is_interrupted = interrupted(nth, functools.partial(buffer.poll, 1, 0.01))
         assert _is_free(assignments), nth
-        assert buffer.take(1, 0) == []
+        assert buffer.poll(1, 0) == []
         if not is_interrupted:
             break
     assert nth > 30
@@ -216,7 +216,7 @@ def _is_free(assignments: Assignments) -> bool:
 
 
 def _take(buffer: PullBuffer, seen: list[list[ReceivedMessage]]) -> None:
-    seen.append(buffer.take(4, 0))
+    seen.append(buffer.poll(4, 0))
 
 
 def test_what_a_filter_rejects_is_consumed_with_what_is_taken() -> None:
@@ -230,11 +230,11 @@ def test_what_a_filter_rejects_is_consumed_with_what_is_taken() -> None:
     assert delivery.deliver(batch(0, 1)).consumed == OffsetEntry(*KEY, SIZE, 0)  # nothing of it is delivered
     assert delivery.deliver(batch(1, 5)).consumed is None
     assert delivery.deliver(batch(6, 2)).consumed is None  # something before it is out
-    assert [message.message_id for message in buffer.take(1, 0)] == [1]
-    assert [message.message_id for message in buffer.take(5, 0)] == [2]
+    assert [message.message_id for message in buffer.poll(1, 0)] == [1]
+    assert [message.message_id for message in buffer.poll(5, 0)] == [2]
     assert delivery.deliver(batch(8, 2)).consumed is None  # what is before it is in the user's hands
     assert tracker._entries[KEY] == OffsetEntry(*KEY, 2 * SIZE, 1)
-    buffer.take(1, 0)
+    buffer.poll(1, 0)
     assert tracker._entries[KEY] == OffsetEntry(*KEY, 10 * SIZE, 9), "it would stay behind for ever"
     assert delivery.deliver(batch(10, 1)).consumed == OffsetEntry(*KEY, 11 * SIZE, 10)
 
@@ -248,8 +248,8 @@ def test_by_hand_nothing_counts_that_was_not_acknowledged() -> None:
     window = AckWindow(tracker.advance)
     delivery = PullDelivery(buffer, tracker, MessageFilter(None, None), window)
     delivery.deliver(batch(0, 4))
-    first = buffer.take(2, 0)
-    buffer.take(1, 0)
+    first = buffer.poll(2, 0)
+    buffer.poll(1, 0)
     assert tracker._entries[KEY] is None
     assert delivery.unconsumed_from() == 0
     assert window.acknowledge(first[1])
@@ -257,7 +257,7 @@ def test_by_hand_nothing_counts_that_was_not_acknowledged() -> None:
     assert tracker._entries[KEY] == OffsetEntry(*KEY, 2 * SIZE, 1)
     delivery.discard(KEY, is_seek=False)
     assert not window.acknowledge(first[1])
-    assert buffer.take(1, 0) == []
+    assert buffer.poll(1, 0) == []
 
 
 def test_a_time_limit_may_be_endless() -> None:
@@ -267,7 +267,7 @@ def test_a_time_limit_may_be_endless() -> None:
     delivery = PullDelivery(buffer, OffsetTracker(), MessageFilter(None, None), None)
     later = threading.Timer(0.1, delivery.deliver, [batch(0, 4)])
     later.start()
-    assert len(buffer.take(9, math.inf)) == 4
+    assert len(buffer.poll(9, math.inf)) == 4
     later.join()
 
 
@@ -281,10 +281,10 @@ def test_a_buffer_that_fills_up_while_its_user_waits_lets_everybody_go_on_again(
     buffer = PullBuffer(assignments, tracker, BYTES_MAX, unparked.set)
     delivery = PullDelivery(buffer, tracker, MessageFilter(None, None), None)
     taken: list[ReceivedMessage] = []
-    user = threading.Thread(target=lambda: taken.extend(buffer.take(100, 60)))
+    user = threading.Thread(target=lambda: taken.extend(buffer.poll(100, 60)))
     with assignments.changed:
         user.start()
-        while not assignments.changed._waiters:  # type: ignore[attr-defined]  # it waits inside take()
+        while not assignments.changed._waiters:  # type: ignore[attr-defined]  # it waits inside poll()
             assignments.changed.wait(0.001)
         delivery.deliver(batch(0, 20))
         assert not delivery.has_room()

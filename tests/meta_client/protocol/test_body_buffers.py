@@ -84,7 +84,7 @@ def test_a_buffer_is_used_again_only_once_nobody_has_a_view(hold: Callable[[memo
 
 def test_what_is_kept_is_bounded() -> None:
     buffers = BodyBuffers(200_000)
-    views = [buffers.take(REUSED_BYTES_MIN) for _ in range(50)]
+    views = [buffers.allocate(REUSED_BYTES_MIN) for _ in range(50)]
     assert len({np.frombuffer(view, dtype=np.uint8).ctypes.data for view in views}) == 50
     del views
     assert sum(map(len, buffers._kept)) <= 200_000

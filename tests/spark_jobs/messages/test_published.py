@@ -143,7 +143,7 @@ def test_rows_are_what_the_fold_publishes(tmp_path: Path, seed: int) -> None:
         (StringStartsWith(("xid",), "no such"), []),
     ):
         selection = Selection()
-        assert not selection.take(pushed)
+        assert not selection.push_filter(pushed)
         assert read(tmp_path, selection) == [row for row in expected if row["xid"] in wanted]
 
 

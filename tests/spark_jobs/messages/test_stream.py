@@ -200,7 +200,7 @@ def test_a_filter_on_time_leaves_out_what_has_none() -> None:
     one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
     frames = find_frames(body, Extents(zero, zero, zero - 1, zero, one, zero + len(body)))
     selection = Selection()
-    assert selection.take(GreaterThan(("timestamp",), datetime(2020, 1, 1, tzinfo=UTC)))
+    assert selection.push_filter(GreaterThan(("timestamp",), datetime(2020, 1, 1, tzinfo=UTC)))
     for has_times in (True, False):
         mask = selection.mask(frames, has_times=has_times)
         assert mask is not None

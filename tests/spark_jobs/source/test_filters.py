@@ -56,7 +56,7 @@ def test_numbers(column: str, kind: type[Any], value: int) -> None:
     pushed = kind((column,), value)
     wanted = [one for one in ROWS if COMPARE[kind](getattr(one, column), value)]
     filters = RowFilter()
-    assert filters.take(pushed)
+    assert filters.push_filter(pushed)
     assert list(filter(filters.compiled(), ROWS)) == wanted
     segment = SEGMENT
     assert filters.may_match(segment) or not wanted
@@ -76,7 +76,7 @@ def test_numbers(column: str, kind: type[Any], value: int) -> None:
 )
 def test_others(pushed: Filter, count: int) -> None:
     filters = RowFilter()
-    assert filters.take(pushed)
+    assert filters.push_filter(pushed)
     assert sum(map(filters.compiled(), ROWS)) == count
     assert filters.may_match(SEGMENT) or not count
 
@@ -95,7 +95,7 @@ def test_others(pushed: Filter, count: int) -> None:
 def test_what_cannot_be_applied_is_left_to_spark(pushed: Filter) -> None:
     filters = RowFilter()
     assert compile_test(pushed) is None
-    assert not filters.take(pushed)
+    assert not filters.push_filter(pushed)
     assert all(map(filters.compiled(), ROWS))
 
 
