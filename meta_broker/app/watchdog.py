@@ -29,11 +29,11 @@ from zk.errors import ZooKeeperUnavailable
 
 log = logging.getLogger(__name__)
 
-LOOKS: Final = 8  # samples without progress that make a hang
-GOOD_LOOKS: Final = 2  # samples with progress that end it
+SAMPLES: Final = 8  # samples without progress that make a hang
+GOOD_SAMPLES: Final = 2  # samples with progress that end it
 
 
-class Look(NamedTuple):
+class ProgressSample(NamedTuple):
     """One sample of the counters that must advance."""
 
     beats: int  # of the event loop
@@ -44,25 +44,25 @@ class Look(NamedTuple):
 class HangDetector:
     """Detects hangs by samples without progress, not by seconds: a stopped or starved process does not hang. Pure."""
 
-    def __init__(self, journal_looks: int = LOOKS) -> None:
-        """*journal_looks*: more than LOOKS if the journal is fsynced at intervals."""
+    def __init__(self, journal_samples: int = SAMPLES) -> None:
+        """*journal_samples*: more than SAMPLES if the journal is fsynced at intervals."""
         self.loop = self.journal = 0  # consecutive samples without progress
         self.is_hanging = False
-        self._journal_looks = journal_looks
+        self._journal_samples = journal_samples
         self._good = 0
-        self._last = Look(-1, 0, 0)
+        self._last = ProgressSample(-1, 0, 0)
 
-    def look(self, now: Look) -> bool:
-        """Take a sample. True: `is_hanging` has changed."""
+    def add_sample(self, now: ProgressSample) -> bool:
+        """Compare the sample *now* with the one before. True: `is_hanging` has changed."""
         last, self._last = self._last, now
         self.loop = 0 if now.beats != last.beats else self.loop + 1
         self.journal = 0 if now.flushed != last.flushed or now.flushed >= now.end else self.journal + 1
         self._good = 0 if self.loop or self.journal else self._good + 1
         was = self.is_hanging
         if was:
-            self.is_hanging = self._good < GOOD_LOOKS
+            self.is_hanging = self._good < GOOD_SAMPLES
         else:
-            self.is_hanging = self.loop >= LOOKS or self.journal >= self._journal_looks
+            self.is_hanging = self.loop >= SAMPLES or self.journal >= self._journal_samples
         return self.is_hanging != was
 
 
@@ -84,8 +84,8 @@ class LoopWatchdog:
         self._membership = membership
         self._hold = hold
         self._release = release
-        self._period_s = hang_seconds_max / LOOKS
-        self._detector = HangDetector(LOOKS + round(journal.flush_mode.interval_ms / 1000 / self._period_s))
+        self._period_s = hang_seconds_max / SAMPLES
+        self._detector = HangDetector(SAMPLES + round(journal.flush_mode.interval_ms / 1000 / self._period_s))
         self._beats = 0  # the loop's
         self._beat_due: asyncio.TimerHandle | None = None
         self._loop_thread = 0
@@ -123,7 +123,7 @@ class LoopWatchdog:
             if self._journal.failure is not None:
                 return  # the broker is ending
             end = self._journal.end  # read before `flushed`, which may move beyond it
-            if self._detector.look(Look(self._beats, end, self._journal.flushed)):
+            if self._detector.add_sample(ProgressSample(self._beats, end, self._journal.flushed)):
                 if self._detector.is_hanging:
                     self._hangs()
                 else:
@@ -132,8 +132,8 @@ class LoopWatchdog:
                 self._come_back()
 
     def _hangs(self) -> None:
-        looks = max(self._detector.loop, self._detector.journal)
-        self._since = time.monotonic() - looks * self._period_s
+        samples = max(self._detector.loop, self._detector.journal)
+        self._since = time.monotonic() - samples * self._period_s
         for_s, is_given_up = time.monotonic() - self._since, False
         if self._membership is not None and not self._is_given_up:
             self._membership.give_up(self._hold)

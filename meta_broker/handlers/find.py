@@ -137,7 +137,7 @@ class FindHandler:
             try:
                 looked = await self._look_up(find, index, offset, left)
                 if looked is None and index.start <= offset:
-                    looked = await self._look(find, index, offset, left)
+                    looked = await self._scan(find, index, offset, left)
             except KeyError:
                 if index.start <= offset:
                     raise
@@ -180,7 +180,7 @@ class FindHandler:
             return None
         return looked if len(looked.matches) == matches_max else SearchStep(found.next_offset, looked.matches)
 
-    async def _look(self, find: Find, index: PartitionIndex, offset: int, matches_max: int) -> SearchStep:
+    async def _scan(self, find: Find, index: PartitionIndex, offset: int, matches_max: int) -> SearchStep:
         """Search the messages themselves."""
 
         def ask() -> list[StoredExtent]:

@@ -178,14 +178,14 @@ class ArchiveTier:
         """Return the view of the archive; a refresh may be under way. Raises ArchiveCold until there is one."""
         told, self._told = self._told, None
         if told is not None and (self._view is None or len(told.lines) >= len(self._view.manifest.lines)):
-            self._look(ArchiveView(told, 0 if self._view is None else self._view.begin))
+            self._set_view(ArchiveView(told, 0 if self._view is None else self._view.begin))
         self._maybe_list()
         if self._view is None:
             assert self._listing is not None
             raise ArchiveCold(self._listing)
         return self._view
 
-    def _look(self, view: ArchiveView) -> None:
+    def _set_view(self, view: ArchiveView) -> None:
         self._view, self._sorted = view, None
 
     @property
@@ -259,7 +259,7 @@ class ArchiveTier:
             raise
         self._list_at = time.monotonic() + REFRESH_S
         if self._view is None or len(view.manifest.lines) >= len(self._view.manifest.lines):
-            self._look(view)
+            self._set_view(view)
 
     def _read_view(self, place: ArchiveReader) -> ArchiveView:
         """Read manifest and names. A thread's job. Raises StorageFailed, also for another journal's archive."""

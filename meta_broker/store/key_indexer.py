@@ -116,11 +116,11 @@ class KeyIndexer:
         try:
             while self._is_due:
                 self._is_due = False
-                await self._look()
+                await self._update_all()
         finally:
             self._task = None  # here, not in the task's callback: a rescan() in between would be lost
 
-    async def _look(self) -> None:
+    async def _update_all(self) -> None:
         """Bring every index up to what is durable now."""
         ends = await self._durable()
         existing: set[str] = set()

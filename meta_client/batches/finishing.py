@@ -49,7 +49,7 @@ class BatchFinisher:
         self._listed: dict[tuple[int, XaKey], float] = {}  # when first seen prepared
         self._problems: dict[str, str] = {}
 
-    def look(self) -> None:
+    def run_pass(self) -> None:
         """Finish batches that have been decided for `age_s`, and roll back attempts that they left. Raises nothing: a
         later call retries what failed."""
         with self._trying("queries"):
@@ -58,10 +58,10 @@ class BatchFinisher:
             self._seen = {}
             for query in queries:
                 with self._trying(f"query {query}"):
-                    self._look_at(query, seen, now)
+                    self._finish_due(query, seen, now)
             self._roll_back_others(now)
 
-    def _look_at(self, query: str, seen: dict[BatchName, float], now: float) -> None:
+    def _finish_due(self, query: str, seen: dict[BatchName, float], now: float) -> None:
         decisions = Decisions(self._session, query)
         decision = decisions.read()
         if decision.is_done or not decision.branches:

@@ -176,29 +176,29 @@ def resolver(
 
                 stack.enter_context(serve_resolver_admin(found, admin_port))
             if once:
-                _look_once(found, batches, age_s)
+                _run_two_passes(found, batches, age_s)
             else:
-                _look_for_ever(found, batches, interval_s, as_json=as_json)
+                _run_passes(found, batches, interval_s, as_json=as_json)
         _show(found.counts, batches.counts, as_json=as_json)
         if once and (found.counts.hazards or found.counts.errors or batches.counts.batches_failed):
             raise SystemExit(1)
 
 
-def _look_once(found: Resolver, batches: BatchFinisher, age_s: float) -> None:
+def _run_two_passes(found: Resolver, batches: BatchFinisher, age_s: float) -> None:
     """Run two passes, the age apart: a branch is first seen, and resolved if it is still there."""
-    found.look()
-    batches.look()
+    found.run_pass()
+    batches.run_pass()
     time.sleep(age_s)
-    found.look()
-    batches.look()
+    found.run_pass()
+    batches.run_pass()
 
 
-def _look_for_ever(found: Resolver, batches: BatchFinisher, interval_s: float, *, as_json: bool) -> None:
+def _run_passes(found: Resolver, batches: BatchFinisher, interval_s: float, *, as_json: bool) -> None:
     before = Counts(), BatchCounts()
     with raised_again() as check:
         while True:
-            found.look()
-            batches.look()
+            found.run_pass()
+            batches.run_pass()
             if (counts := (found.counts, batches.counts)) != before:
                 before = counts
                 _show(*counts, as_json=as_json)

@@ -84,7 +84,7 @@ class GroupReading:
                     if self._consumer.owned():
                         self._waiting.note(is_offered=True, is_reading=True)
                     else:
-                        self._waiting.look(self._client)
+                        self._waiting.poll(self._client)
                 if not follow and self._consumer.is_caught_up():
                     if self._consumer.rebalances():  # it has got its whole share
                         break

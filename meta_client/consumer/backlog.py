@@ -1,6 +1,7 @@
 """Number of messages of a partition that are not delivered: offsets count bytes, so that its broker has to count.
 
-A batch that ends where the log does is all there is. Behind any other, the broker is asked, while somebody looks.
+A batch that ends where the log does is all there is. Behind any other, the broker is asked, while somebody
+reads the lag.
 """
 
 import time
@@ -18,25 +19,25 @@ from meta_client.protocol.requests import Count
 
 COUNT_S: Final = 1.0  # between two counts of a partition
 COUNT_S_MAX: Final = 5.0  # for one count, which may take several answers
-LOOKED_AT_S: Final = 120.0  # after a look, the next one is expected for so long: scrapes come each minute or sooner
+LAG_READ_S: Final = 120.0  # once read, the lag is expected to be read again in this time: scrapes come each minute
 
 
 @dataclass(slots=True, eq=False)
 class Backlog:
     """Messages of one partition that are not delivered. A runner calls it, and the thread that reads answers; any
-    thread may `look`."""
+    thread may read the `lag`."""
 
     topic: str
     number: int
     _behind: tuple[int, int] = (-1, 0)  # an offset, and how many messages begin there or after it
     _batch: tuple[int, int, int] = (-1, -1, 0)  # offset, next offset and messages of the newest batch
     _asked_at: float = -COUNT_S
-    _looked_at: float = -LOOKED_AT_S
+    _lag_read_at: float = -LAG_READ_S
     _asked: tuple[Transport, int] | None = None  # the newest request, with its opaque
 
-    def look(self, offset: int) -> int | None:
+    def lag(self, offset: int) -> int | None:
         """Return how many messages there are from *offset* on, where the partition continues; None: unknown."""
-        self._looked_at = time.monotonic()
+        self._lag_read_at = time.monotonic()
         (behind, messages), (start, after, size) = self._behind, self._batch
         if behind == offset:
             return messages
@@ -48,8 +49,8 @@ class Backlog:
         self._batch = offset, after, messages
         if after >= log_end:
             self._behind = after, 0
-        elif now > self._looked_at + LOOKED_AT_S:
-            self._behind = -1, 0  # it gets old, and nobody looks
+        elif now > self._lag_read_at + LAG_READ_S:
+            self._behind = -1, 0  # it gets old, and nobody reads it
         elif now < self._asked_at + COUNT_S:
             if behind == offset and before > messages:
                 self._behind = after, before - messages  # and those that came since

@@ -129,7 +129,7 @@ class FetchClient:
             raise
 
     def count(self, request: FetchedPartition, batch: Batch) -> None:
-        """Have the messages behind *batch*, the newest of *request*, counted if somebody looks at the lag."""
+        """Have the messages behind *batch*, the newest of *request*, counted if somebody reads the lag."""
         after, log_end, route = batch.next_offset, request.log_end, request.route
         if log_end is None or not request.backlog.received(batch.offset, after, len(batch), log_end) or route is None:
             return

@@ -159,14 +159,14 @@ class GroupMember:
                 if self._is_connected:
                     self._maybe_rebalance()
                     self._maybe_commit()
-                    self._maybe_look()
+                    self._maybe_check()
         finally:
             self._leave()
 
     def _next_event(self) -> _Event | None:
         if not self._is_connected:
             return self._events.get()  # wait for ZooKeeper
-        wake_at = min(self._commit_at, self._watching.look_at)
+        wake_at = min(self._commit_at, self._watching.check_at)
         if self._rebalances.is_due:
             wake_at = min(wake_at, self._rebalance_at)
         try:
@@ -312,17 +312,17 @@ class GroupMember:
             self._drop_lost()
             self._commit_at = time.monotonic() + self._commit_period_s
 
-    def _maybe_look(self) -> None:
+    def _maybe_check(self) -> None:
         """Run the watchdog if due, and apply its cures."""
         try:
-            cures = self._watching.maybe_look(self._snapshot)
+            cures = self._watching.maybe_check(self._snapshot)
             if cures.get(Cure.CALL):
                 self._membership.trigger_rebalance()
         except ZooKeeperError as error:
-            _log.warning("watchdog could not look, it will again group=%s error=%s", self._member.group, error)
+            _log.warning("watchdog could not check, it will again group=%s error=%s", self._member.group, error)
             return
         except Exception:  # any error: it must not end the member's thread
-            _log.exception("watchdog could not look, it will again group=%s", self._member.group)
+            _log.exception("watchdog could not check, it will again group=%s", self._member.group)
             return
         if reclaimed := cures.get(Cure.RECLAIM):
             self._owned.reclaim(reclaimed)

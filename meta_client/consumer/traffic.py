@@ -28,7 +28,7 @@ def lag_of(request: FetchedPartition, now: float) -> PartitionLag:
         return PartitionLag(None, None)
     behind = max(request.log_end - request.offset, 0)
     has_everything = not behind and request.is_at_end and not request.has_error
-    messages = request.backlog.look(request.offset)
+    messages = request.backlog.lag(request.offset)
     return PartitionLag(
         behind, 0.0 if has_everything else max(now - request.caught_up_at, 0.0), messages if behind else 0
     )

@@ -73,7 +73,7 @@ class Watchdog:
         """Return the current findings. Any thread."""
         return tuple(self._current.values())
 
-    def look(
+    def update(
         self,
         now: float,
         statuses: Iterable[PartitionStatus],

@@ -17,7 +17,7 @@ from zk.groups.strategy import LoadBalanceStrategy
 from zk.session.session import ZooKeeperSession
 from zk.tree.nodes import Partition, TopicPartition
 
-LOOKS = 4  # per watchdog_s
+CHECKS = 4  # per watchdog_s
 TAKEOVER_S = 2.0  # allowance for the rebalance after a dead member's session has ended
 
 _log = logging.getLogger(__name__)
@@ -40,22 +40,22 @@ class Watching:
         self._strategy = strategy
         self._owned = owned
         self._fetcher = fetcher
-        self._period_s = config.watchdog_s / LOOKS
+        self._period_s = config.watchdog_s / CHECKS
         still_s = config.watchdog_s + config.fetch_wait_s + config.fetch_timeout_s  # a long poll is no lack of progress
         self._unowned_s = session.session_timeout_s + TAKEOVER_S
         self._watchdog = Watchdog(still_s, self._unowned_s)
         self._call_at = 0.0
-        self.look_at = time.monotonic() + self._period_s
+        self.check_at = time.monotonic() + self._period_s
 
     def current(self) -> tuple[PartitionFinding, ...]:
         """Return the current findings. Any thread."""
         return self._watchdog.current()
 
-    def maybe_look(self, snapshot: GroupSnapshot | None) -> dict[Cure, list[TopicPartition]]:
+    def maybe_check(self, snapshot: GroupSnapshot | None) -> dict[Cure, list[TopicPartition]]:
         """Run the watchdog if due, and log each new finding; return the partitions to cure. Raises ZooKeeperError."""
-        if time.monotonic() < self.look_at:
+        if time.monotonic() < self.check_at:
             return {}
-        self.look_at = time.monotonic() + self._period_s
+        self.check_at = time.monotonic() + self._period_s
         if snapshot is None or not self._session.lease.is_valid():
             return {}  # ownership is uncertain: logged elsewhere, and soon over
         owned = {topic: read_owned(self._session, self._member.group, topic) for topic in snapshot.partitions}
@@ -63,7 +63,7 @@ class Watching:
         ownerless = {(topic, partition) for topic, partition in ours if partition not in owned.get(topic, ())}
         unowned = self._unowned(snapshot, owned) | self._blocked(snapshot)
         cures: dict[Cure, list[TopicPartition]] = {}
-        for finding in self._watchdog.look(time.monotonic(), self._fetcher.statuses(), unowned, ownerless):
+        for finding in self._watchdog.update(time.monotonic(), self._fetcher.statuses(), unowned, ownerless):
             _log.warning(
                 "watchdog: %s group=%s partition=%s/%s cure=%s",
                 *(finding.text, self._member.group, *finding.key, finding.cure.value),

@@ -49,7 +49,7 @@ class Coordinator:
         self._decisions = decisions
         invalidate_after_fork(self)
         closing = closing or threading.Event()
-        self._recovery = BackgroundRecovery(self._look, closing, runner or RecoveryThread())
+        self._recovery = BackgroundRecovery(self._recover_over, closing, runner or RecoveryThread())
         self._counter = Counter()
         self._shared = Shared(decisions, InFlight(), self._recovery, closing, observer, self._counter)
         self._recovering = lock or threading.Lock()
@@ -177,7 +177,7 @@ class Coordinator:
             self._counter.recovered(reports)
             return reports
 
-    def _look(self, ways: Mapping[str, Way]) -> bool:
+    def _recover_over(self, ways: Mapping[str, Way]) -> bool:
         """Recover over connections of our own; return True if nothing is left there that a retry could finish."""
         with ExitStack() as opened:
             databases: list[Participant] = []

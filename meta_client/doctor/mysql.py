@@ -81,7 +81,7 @@ def names_of(url: str) -> tuple[str, str]:
     )
 
 
-def look(said: DatabaseEvidence, gtrids: Sequence[str]) -> DatabaseEvidence:
+def collect_evidence(said: DatabaseEvidence, gtrids: Sequence[str]) -> DatabaseEvidence:
     """Ask the server for rows in flight, open transactions and XA RECOVER; `failure` tells what went wrong."""
     try:
         rows = _in_flight(said.url, gtrids)

@@ -77,7 +77,7 @@ def names_of(url: str) -> tuple[str, str]:
     return f"database {known.get('dbname', 'by default')} at {host}:{known.get('port', '5432')}", make_conninfo(**known)
 
 
-def look(said: DatabaseEvidence, gtrids: Sequence[str]) -> DatabaseEvidence:
+def collect_evidence(said: DatabaseEvidence, gtrids: Sequence[str]) -> DatabaseEvidence:
     """Ask the server for prepared transactions and writers of the decision table; `failure` tells what went wrong.
 
     *gtrids* are not needed: PostgreSQL shows no transaction another's row.

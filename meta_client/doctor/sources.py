@@ -58,7 +58,7 @@ class Adapter(Protocol):
     def names_of(self, url: str) -> tuple[str, str]:
         """Return the name of the database at *url*, and its address without secrets."""
 
-    def look(self, said: DatabaseEvidence, gtrids: Sequence[str]) -> DatabaseEvidence:
+    def collect_evidence(self, said: DatabaseEvidence, gtrids: Sequence[str]) -> DatabaseEvidence:
         """Add what the server says about open and prepared transactions; *gtrids* are prepared at brokers."""
 
 
@@ -222,7 +222,7 @@ def _ask_database(
         if (adapter := _adapter(kind)) is not None:
             # Read open writers before the rows: one that commits in between is seen as a writer or by its row.
             gtrids = {at[1].xid.gtrid.decode() for at in branches if owner_of(at)[0] is Owner.TABLE}
-            said = adapter.look(replace(said, url=where), sorted(gtrids))
+            said = adapter.collect_evidence(replace(said, url=where), sorted(gtrids))
             if said.failure is not None:
                 return said
         table = table_at(said.url)

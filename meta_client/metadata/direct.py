@@ -63,7 +63,7 @@ class DirectTopology:
         NotConnected for two brokers with one id, zk's InvalidName."""
         seen = self._seen.get(topic)
         if seen is None or seen.until <= time.monotonic():
-            seen = self._look(check_name(topic), seen, timeout_s)
+            seen = self._refresh(check_name(topic), seen, timeout_s)
         if seen.view.partitions or self._default_topic in (None, topic):
             return seen.view
         return shown_as(seen.view, [self.view(self._default_topic, timeout_s)])
@@ -94,7 +94,7 @@ class DirectTopology:
     def close(self) -> None:
         """Do nothing: it owns no resources. Idempotent."""
 
-    def _look(self, topic: str, seen: _Seen | None, timeout_s: float) -> _Seen:
+    def _refresh(self, topic: str, seen: _Seen | None, timeout_s: float) -> _Seen:
         if not self._lock.acquire(timeout=timeout_s if seen is None else 0):
             if seen is not None:
                 return seen  # another thread is asking: use the old view meanwhile

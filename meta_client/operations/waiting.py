@@ -24,7 +24,7 @@ class Waiting:
         self._told: str | None = None
         self._idle_since: float | None = None  # the topic is offered, and we own none of it
 
-    def look(self, client: Client) -> None:
+    def poll(self, client: Client) -> None:
         """Report a new reason why nothing can be read yet. Raises MalformedNode."""
         try:
             offered = partitions_of(client, self._topic)

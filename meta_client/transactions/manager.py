@@ -154,7 +154,7 @@ class Transactions:
                 resolver,
                 config.interval_s,
                 self._closing(),
-                looks=config.resolves,
+                resolves=config.resolves,
             )
         made.start()
         return made

@@ -85,11 +85,11 @@ class Resolver:
         self._through: set[str] = set()  # confirmed too, with rows too young to be deleted
         self._problems: dict[str, str] = {}  # logged and still present
         self._next_sweep = 0.0
-        self._looked_at: float | None = None  # end of the last pass
+        self._pass_ended_at: float | None = None  # end of the last pass
 
     def finish(self, decided: Iterable[DecidedTransaction]) -> None:
         """Wait for the brokers' replies, and delete the rows of transactions that all brokers have confirmed. Raises
-        nothing: failures are left to `look`."""
+        nothing: failures are left to `run_pass`."""
         for one in decided:
             try:
                 for sent in one.sent:
@@ -101,16 +101,16 @@ class Resolver:
                     self._done.add(one.gtrid)
         self._on_table("rows", self._delete_done)
 
-    def look(self) -> None:
+    def run_pass(self) -> None:
         """Resolve branches that have been prepared for `age_s`, and finish rows of that age. Raises nothing: a later
         call retries what can't be reached."""
-        self._on_table("table", self._look)
-        self._looked_at = self._clock()
+        self._on_table("table", self._run_pass)
+        self._pass_ended_at = self._clock()
 
     @property
-    def last_look_age_s(self) -> float | None:
+    def last_pass_age_s(self) -> float | None:
         """Seconds since the last pass ended; None: none has. Any thread."""
-        return None if self._looked_at is None else max(self._clock() - self._looked_at, 0.0)
+        return None if self._pass_ended_at is None else max(self._clock() - self._pass_ended_at, 0.0)
 
     @property
     def waiting(self) -> int:
@@ -151,7 +151,7 @@ class Resolver:
             raise OtherTable(table.identity.name.table_id)
         return table
 
-    def _look(self, table: DecisionTable) -> None:
+    def _run_pass(self, table: DecisionTable) -> None:
         self._delete_done(table)
         presumes = self._presumes(table)
         listing = self._brokers.listed()

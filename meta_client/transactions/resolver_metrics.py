@@ -46,11 +46,11 @@ def serve_resolver_admin(resolver: Resolver, port: int) -> AdminServer:
 
 def ready(resolver: Resolver) -> Health:
     """Return whether the last pass reached the database and every broker."""
-    return Health(resolver.unreachable if resolver.last_look_age_s is not None else ("it has not looked yet",))
+    return Health(resolver.unreachable if resolver.last_pass_age_s is not None else ("it has not looked yet",))
 
 
 def samples(resolver: Resolver) -> Iterator[Sample]:
-    counts, age_s = resolver.counts, resolver.last_look_age_s
+    counts, age_s = resolver.counts, resolver.last_pass_age_s
     yield Sample(BRANCHES, counts.resolved_committed, ("committed",))
     yield Sample(BRANCHES, counts.resolved_rolled_back, ("rolled_back",))
     yield Sample(HAZARDS, counts.hazards)

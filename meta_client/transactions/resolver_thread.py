@@ -24,16 +24,16 @@ class ResolverThread:
     """Resolver thread of one table. Any thread may call `send_commit`; it starts with the first, or with `start`."""
 
     def __init__(
-        self, brokers: Brokers, resolver: Resolver, interval_s: float, closing: Closing, *, looks: bool
+        self, brokers: Brokers, resolver: Resolver, interval_s: float, closing: Closing, *, resolves: bool
     ) -> None:
         """*brokers* is for callers' threads, *resolver* for this thread. *closing* interrupts callers that wait.
-        *looks*: also resolve leftovers of other processes, every *interval_s*."""
+        *resolves*: also resolve leftovers of other processes, every *interval_s*."""
         self.closing = closing
         self._ending = threading.Event()  # ends the thread
         self._brokers = brokers
         self._resolver = resolver
         self._interval_s = interval_s
-        self._looks = looks
+        self._resolves = resolves
         self._queue: SimpleQueue[DecidedTransaction | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="metaq resolver", daemon=True)
         self._starting = threading.Lock()
@@ -83,14 +83,14 @@ class ResolverThread:
             self._thread.join(JOIN_S)
 
     def _run(self) -> None:
-        next_look = self._after_a_look() if self._looks else float("inf")
+        next_pass = self._next_pass_at() if self._resolves else float("inf")
         while not self._ending.is_set():
             try:
-                if decided := self._gathered(next_look):
+                if decided := self._gathered(next_pass):
                     self._resolver.finish(decided)
-                if time.monotonic() >= next_look and not self._ending.is_set():
-                    next_look = self._after_a_look()
-                    self._resolver.look()
+                if time.monotonic() >= next_pass and not self._ending.is_set():
+                    next_pass = self._next_pass_at()
+                    self._resolver.run_pass()
             except Exception:  # a bug: a later pass finds what this one left
                 log.exception("resolver pass failed, and is repeated")
                 self._ending.wait(self._interval_s)
@@ -117,5 +117,5 @@ class ResolverThread:
                 found.append(one)
         return found
 
-    def _after_a_look(self) -> float:
+    def _next_pass_at(self) -> float:
         return time.monotonic() + self._interval_s * random.uniform(0.75, 1.25)  # noqa: S311 - spread, not secret

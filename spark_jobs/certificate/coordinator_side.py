@@ -57,7 +57,7 @@ class CoordinatorLogs:
         self._prefixes = tuple(log.name.prefix for log in self._logs.values())
         self._partial: set[bytes] = set()
         self._decided: dict[Xid, str] = {}
-        self._early: set[Xid] | None = None  # known to the first look
+        self._early: set[Xid] | None = None  # known to the first `read`
         if len(set(self._prefixes)) < len(directories):
             raise StorageFailed("two directories are of one coordinator's log: name one of them")
 
@@ -71,7 +71,7 @@ class CoordinatorLogs:
         """Return those of logs that may have had other decisions, too: they dropped some, or are copies."""
         return tuple(sorted(self._partial))
 
-    def look(self, url: str) -> Coordinated:
+    def read(self, url: str) -> Coordinated:
         """Read the logs, and ask the database of *url* for each transaction that they have ever named. Raises
         DatabaseProblem, JournalError."""
         if not self._logs:

@@ -73,7 +73,7 @@ def joined_sides(
             on_progress(f"reading the database, as of WAL {database.wal_lsn}")
             columns = [keep(kept, column(spark, database, info)) for info in database.markers]
             counted = [rows.count() for rows in columns]  # read now: an open transaction holds back VACUUM
-        logs.look(request.url)
+        logs.read(request.url)
         deciders = Deciders(database.qualifier, logs.prefixes)
         with_owners = any(info.is_message_id for info in database.markers)
         for broker in brokers:
@@ -102,7 +102,7 @@ class JoinedSides:
         self.database = database
         self.logs = logs
         self._counted = counted
-        coordinated = logs.look(request.url)
+        coordinated = logs.read(request.url)
         self.elsewhere = Counter(coordinated.elsewhere.values())
         branches = reduce(DataFrame.unionAll, [broker.branches for broker in brokers])
         self.branches = _without(spark, branches, coordinated.elsewhere)

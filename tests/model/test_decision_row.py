@@ -384,7 +384,7 @@ class DecisionRowMachine(Counted):
 
     def _look(self, process: _Process) -> None:
         try:
-            self._resolver(process, _Asking(self.brokers, process)).look()
+            self._resolver(process, _Asking(self.brokers, process)).run_pass()
         except (Dead, _Cancelled):
             return
 

@@ -175,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         invalidate_after_fork(self, functools.partial(detach_descriptor, transport.get_extra_info("socket")))
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._look_later()
+        self._schedule_heartbeat()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
@@ -215,14 +215,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- heartbeats --------------------------------------------------------------------------------------------
 
-    def _look_later(self) -> None:
+    def _schedule_heartbeat(self) -> None:
         wait_s = self._beat.wait_s(self._active_at, self._loop.time())
-        self._beat_due = self._loop.call_later(wait_s, self._look)
+        self._beat_due = self._loop.call_later(wait_s, self._check_heartbeat)
 
-    def _look(self) -> None:
+    def _check_heartbeat(self) -> None:
         self._obey(self._beat.check(self._active_at, self._loop.time()))
         if self._failure is None:
-            self._look_later()
+            self._schedule_heartbeat()
 
     def _obey(self, beat: Beat) -> None:
         match beat:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from journal.state.wall_clock import wall_clock_ms
-from meta_broker.app.watchdog import GOOD_LOOKS, LOOKS, HangDetector, Look, LoopWatchdog
+from meta_broker.app.watchdog import GOOD_SAMPLES, SAMPLES, HangDetector, LoopWatchdog, ProgressSample
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.store.message_store import MessageStore
 from tests.fixtures.broker import CONFIG, BrokerProcess
@@ -34,22 +34,22 @@ PATIENT = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1200
 )
 
 
-def looked(detector: HangDetector, looks: list[Look]) -> list[bool]:
-    """Return whether it hangs after all *looks*."""
-    for look in looks:
-        detector.look(look)
+def changes(detector: HangDetector, samples: list[ProgressSample]) -> list[bool]:
+    """Return whether it hangs after all *samples*."""
+    for sample in samples:
+        detector.add_sample(sample)
     return [detector.is_hanging]
 
 
-IDLE = [Look(number, 100, 100) for number in range(3 * LOOKS)]
-BUSY = [Look(number, 100 + 10 * number, 60 + 10 * number) for number in range(3 * LOOKS)]
-SLOW = [Look(number, 500, 60 + number // (LOOKS - 1)) for number in range(3 * LOOKS)]
-LOOP_STUCK = [Look(7, 100, 100)] * (LOOKS + 1)
-DISK_STUCK = [Look(number, 101, 100) for number in range(LOOKS + 1)]
+IDLE = [ProgressSample(number, 100, 100) for number in range(3 * SAMPLES)]
+BUSY = [ProgressSample(number, 100 + 10 * number, 60 + 10 * number) for number in range(3 * SAMPLES)]
+SLOW = [ProgressSample(number, 500, 60 + number // (SAMPLES - 1)) for number in range(3 * SAMPLES)]
+LOOP_STUCK = [ProgressSample(7, 100, 100)] * (SAMPLES + 1)
+DISK_STUCK = [ProgressSample(number, 101, 100) for number in range(SAMPLES + 1)]
 
 
 @pytest.mark.parametrize(
-    ("looks", "hangs"),
+    ("samples", "hangs"),
     [
         (IDLE, False),
         (BUSY, False),
@@ -58,19 +58,22 @@ DISK_STUCK = [Look(number, 101, 100) for number in range(LOOKS + 1)]
         (LOOP_STUCK[1:], False),
         (DISK_STUCK, True),
         (DISK_STUCK[1:], False),
-        ([*DISK_STUCK, Look(50, 101, 101)], True),  # it may be the last thing it did
-        ([*DISK_STUCK, *(Look(50 + number, 101, 101) for number in range(GOOD_LOOKS))], False),
-        ([*DISK_STUCK, *(Look(50, 101, 101) for _ in range(GOOD_LOOKS + 1))], True),  # now the loop is stuck
+        ([*DISK_STUCK, ProgressSample(50, 101, 101)], True),  # it may be the last thing it did
+        ([*DISK_STUCK, *(ProgressSample(50 + number, 101, 101) for number in range(GOOD_SAMPLES))], False),
+        (
+            [*DISK_STUCK, *(ProgressSample(50, 101, 101) for _ in range(GOOD_SAMPLES + 1))],
+            True,
+        ),  # the loop is stuck
     ],
 )
-def test_what_hangs_is_told_by_looks_without_progress(looks: list[Look], hangs: bool) -> None:
-    assert looked(HangDetector(), looks) == [hangs]
+def test_what_hangs_is_told_by_samples_without_progress(samples: list[ProgressSample], hangs: bool) -> None:
+    assert changes(HangDetector(), samples) == [hangs]
 
 
 def test_a_journal_that_is_fsynced_at_intervals_may_lie_behind_for_as_long() -> None:
-    detector = HangDetector(journal_looks=2 * LOOKS)
-    assert looked(detector, [Look(number, 101, 100) for number in range(2 * LOOKS)]) == [False]
-    assert looked(detector, [Look(99, 101, 100)]) == [True]
+    detector = HangDetector(journal_samples=2 * SAMPLES)
+    assert changes(detector, [ProgressSample(number, 101, 100) for number in range(2 * SAMPLES)]) == [False]
+    assert changes(detector, [ProgressSample(99, 101, 100)]) == [True]
 
 
 @pytest.fixture

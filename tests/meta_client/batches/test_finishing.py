@@ -75,9 +75,9 @@ class World:
         return [message.payload.decode() for message in self.client.browse("orders")]
 
     def look(self) -> None:
-        self.finisher.look()
+        self.finisher.run_pass()
         self.clock.now += 3.0
-        self.finisher.look()
+        self.finisher.run_pass()
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_resolver_finishes_what_is_decided(world: World) -> None:
     world.prepare(0, 0, "another attempt of the first")
     later = world.prepare(1, 0, "not decided")
     decisions = world.decide(0, *decided)
-    world.finisher.look()
+    world.finisher.run_pass()
     assert (len(world.prepared()), world.stored()) == (4, Counter()), "its driver may be at work"
     world.look()
     assert world.stored() == Counter(["first", "second"])

@@ -46,11 +46,11 @@ def connected(answer: Callable[[Count], bytes] | None) -> Iterator[tuple[Peer, C
 
 def counting(connection: Connection) -> Backlog:
     """One that has had its broker count from 100 on."""
-    lag = Backlog("orders", 0)
-    lag.look(100)
-    assert lag.received(0, 100, 1, 9000)
-    lag.ask(connection, 100)
-    return lag
+    messages = Backlog("orders", 0)
+    messages.lag(100)
+    assert messages.received(0, 100, 1, 9000)
+    messages.ask(connection, 100)
+    return messages
 
 
 def counts(peer: Peer) -> int:
@@ -67,11 +67,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_nonsense_ends_a_count(answer: Callable[[Count], bytes]) -> None:
     with connected(answer) as (peer, connection):
-        lag = counting(connection)
+        messages = counting(connection)
         wait_until(lambda: counts(peer) > 0)
         time.sleep(0.1)
         assert counts(peer) == 1
-        assert lag.look(100) is None
+        assert messages.lag(100) is None
 
 
 def test_an_endless_count_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,22 +89,22 @@ def test_unanswered_counts_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None
     """A connection has room for a number of requests, which fetches need."""
     monkeypatch.setattr(backlog, "COUNT_S", 0.0)
     with connected(None) as (peer, connection):
-        lag = Backlog("orders", 0)
-        lag.look(100)
+        messages = Backlog("orders", 0)
+        messages.lag(100)
         for number in range(20):
-            assert lag.received(0, 100 + number, 1, 9000)
-            lag.ask(connection, 100 + number)
+            assert messages.received(0, 100 + number, 1, 9000)
+            messages.ask(connection, 100 + number)
         wait_until(lambda: counts(peer) == 20)
         assert len(connection._pending) == 1
 
 
 def test_what_nobody_has_looked_at_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     with connected(lambda count: b"%d 9000 9000 50" % count.offset) as (_, connection):
-        lag = counting(connection)
-        wait_until(lambda: lag.look(100) == 50)
-        monkeypatch.setattr(backlog, "LOOKED_AT_S", 0.0)
-        assert not lag.received(100, 200, 5, 20_000), "others may have come, for hours"
-        assert lag.look(200) is None
+        messages = counting(connection)
+        wait_until(lambda: messages.lag(100) == 50)
+        monkeypatch.setattr(backlog, "LAG_READ_S", 0.0)
+        assert not messages.received(100, 200, 5, 20_000), "others may have come, for hours"
+        assert messages.lag(200) is None
 
 
 def test_a_command_ends_with_a_broker_that_makes_no_progress(client: Client, start_broker: StartBroker) -> None:

@@ -16,7 +16,7 @@ def status(
 
 
 def look(watchdog: Watchdog, now: float, *statuses: PartitionStatus) -> list[PartitionFinding]:
-    return watchdog.look(now, statuses, {}, ())
+    return watchdog.update(now, statuses, {}, ())
 
 
 @pytest.mark.parametrize(
@@ -69,17 +69,17 @@ def test_a_partition_without_an_owner_is_told_when_nobody_has_had_the_time() -> 
     watchdog = Watchdog(STILL_S, UNOWNED_S)
     text = "nobody owns it: look why g_b does not, or restart that one"
     unowned = {KEY: (text, Cure.CALL)}
-    assert watchdog.look(0, (), unowned, ()) == []
-    assert watchdog.look(5, (), {}, ()) == []  # it has an owner: the time starts again
-    assert watchdog.look(10, (), unowned, ()) == []
-    assert watchdog.look(20, (), unowned, ()) == []
-    assert watchdog.look(23, (), unowned, ()) == [PartitionFinding(KEY, f"for 13 s {text}", Cure.CALL)]
-    assert watchdog.look(33, (), unowned, ()) == []
+    assert watchdog.update(0, (), unowned, ()) == []
+    assert watchdog.update(5, (), {}, ()) == []  # it has an owner: the time starts again
+    assert watchdog.update(10, (), unowned, ()) == []
+    assert watchdog.update(20, (), unowned, ()) == []
+    assert watchdog.update(23, (), unowned, ()) == [PartitionFinding(KEY, f"for 13 s {text}", Cure.CALL)]
+    assert watchdog.update(33, (), unowned, ()) == []
     assert len(watchdog.current()) == 1
 
 
 def test_an_owner_node_that_is_gone_is_told_at_once() -> None:
     watchdog = Watchdog(STILL_S, UNOWNED_S)
-    (finding,) = watchdog.look(0, [status()], {}, {KEY})
+    (finding,) = watchdog.update(0, [status()], {}, {KEY})
     assert finding.cure is Cure.RECLAIM
     assert "its owner node is gone" in finding.text

@@ -54,7 +54,7 @@ def prepare(connection: Any, xid: Xid, statement: str) -> None:
 
 
 def looked(url: str, *gtrids: str) -> DatabaseEvidence:
-    return mysql.look(DatabaseEvidence("database shop", url), gtrids)
+    return mysql.collect_evidence(DatabaseEvidence("database shop", url), gtrids)
 
 
 @contextmanager

@@ -248,7 +248,7 @@ def test_a_decision_that_names_no_broker_names_what_cannot_be_read(
     log = DecisionLog.open(tmp_path, "shop")
     log.decide(Xid(1, log.name.prefix + b"1", b""), f"database={resource}@3.00000001 broker={broker}/1")
     log.close()
-    found = CoordinatorLogs((tmp_path,)).look(database.dsn)
+    found = CoordinatorLogs((tmp_path,)).read(database.dsn)
     assert decision_table([], found.decisions).column("named").to_pylist() == [None]
 
 

@@ -136,7 +136,7 @@ def test_a_write_that_is_committed_has_not_failed(
         writer.commit([written])
     assert stored(cluster, topic) == each_once(1)
     (left,) = decisions(cluster) - before
-    BatchFinisher(cluster.client.session, verbs_of(cluster.client), 0.0).look()
+    BatchFinisher(cluster.client.session, verbs_of(cluster.client), 0.0).run_pass()
     assert decisions(cluster) == before, left
 
 
