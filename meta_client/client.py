@@ -243,7 +243,7 @@ class Client:
         client, and NotSupported without ZooKeeper (`direct`).
         """
         named = group_of(group, broadcast)
-        consumer = Consumer(self.session, self.consumer_connections, named, offsets, config, self._forget)
+        consumer = Consumer(self.session, self.consumer_connections, named, offsets, config, self._remove_consumer)
         with self._lock:
             self._check_open()
             self._consumers = with_consumer(self._consumers, consumer)
@@ -297,7 +297,7 @@ class Client:
         """The consumers that are not closed. Any thread."""
         return self._consumers
 
-    def _forget(self, consumer: Consumer) -> None:
+    def _remove_consumer(self, consumer: Consumer) -> None:
         with self._lock:
             self._consumers = tuple(other for other in self._consumers if other is not consumer)
 

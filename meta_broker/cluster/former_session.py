@@ -41,14 +41,14 @@ class FormerSession:
         assert self._ending is not None
         self._ending.join()
 
-    def remember(self, session: ZooKeeperSession) -> None:
+    def save(self, session: ZooKeeperSession) -> None:
         """Save *session*, for a successor to end."""
         try:
             self._file.write(session.credentials)
         except StorageFailed as error:
             log.warning("session not saved error=%s", error)
 
-    def forget(self) -> None:
+    def delete(self) -> None:
         """Delete what was saved: the session is over."""
         self._file.remove()
 

@@ -211,7 +211,7 @@ class Membership:
             log.warning("unregistering deferred to session expiry error=%s", error)
             return
         self._session.close()  # deletes the topics, however many
-        self._former.forget()
+        self._former.delete()
         log.info("unregistered broker=%s", self._name)
 
     def close(self) -> None:
@@ -242,7 +242,7 @@ class Membership:
 
     def _register(self, registration: BrokerRegistration, epoch: int) -> None:
         """Register the broker in session *epoch*. Raises Superseded if another copy was promoted."""
-        self._former.remember(self._session)
+        self._former.save(self._session)
         self._check_epoch()
         registration.register_broker()
         self._check_epoch()  # again: a promotion either claimed its epoch before this, or sees this registration

@@ -176,7 +176,7 @@ class FindHandler:
             looked = await loop.run_in_executor(self._worker, look_at, key, read, places, matches_max)
         except NotAMessageStart:
             log.error("key index is wrong, and is made again partition=%s", name)
-            await self._keys.forget(name)
+            await self._keys.discard(name)
             return None
         return looked if len(looked.matches) == matches_max else SearchStep(found.next_offset, looked.matches)
 

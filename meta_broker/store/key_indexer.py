@@ -77,7 +77,7 @@ class KeyIndexer:
                 files = self._files[name] = await self._open(name, index)
             return files
 
-    async def forget(self, name: PartitionName) -> None:
+    async def discard(self, name: PartitionName) -> None:
         """Drop a partition's wrong blocks; the next round makes new ones. Raises StorageFailed."""
         if (files := self._files.get(name)) is not None:
             await self._do(files.clear, "wrong")

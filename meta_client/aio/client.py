@@ -180,7 +180,7 @@ class Client:
         """
         self._check_open()
         named = group_of(group, broadcast)
-        rules = ConsumerRules(self.session, self.consumer_connections, named, offsets, config, self._forget, Tasks())
+        rules = ConsumerRules(self.session, self.consumer_connections, named, offsets, config, self._remove_consumer, Tasks())
         self._consumers = with_consumer(self._consumers, rules)
         return Consumer(rules)
 
@@ -213,7 +213,7 @@ class Client:
         """The consumers that are not closed, as meta_client.metrics.ClientCollector reads them. Any thread."""
         return self._consumers
 
-    def _forget(self, consumer: ConsumerRules) -> None:
+    def _remove_consumer(self, consumer: ConsumerRules) -> None:
         self._consumers = tuple(other for other in self._consumers if other is not consumer)
 
     def _check_open(self) -> None:

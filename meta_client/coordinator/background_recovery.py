@@ -46,9 +46,9 @@ class RecoveryThread:
 class BackgroundRecovery:
     """Runs at most one recovery pass at a time, and none while nothing is left. Any thread."""
 
-    def __init__(self, look: Callable[[Mapping[str, Way]], bool], closing: Closing, runner: Runner) -> None:
-        """*look* recovers over all ways, and returns True if nothing is left that a retry could finish."""
-        self._look = look
+    def __init__(self, recover: Callable[[Mapping[str, Way]], bool], closing: Closing, runner: Runner) -> None:
+        """*recover* recovers over all ways, and returns True if nothing is left that a retry could finish."""
+        self._recover = recover
         self._closing = closing
         self._runner = runner
         self._lock = threading.Lock()  # guards the next three fields
@@ -72,13 +72,13 @@ class BackgroundRecovery:
 
     def _run(self) -> None:
         try:
-            self._look_until_done()
+            self._recover_until_done()
         except BaseException:
             with self._lock:
                 self._is_running = False  # the next call of `leave` starts another
             raise
 
-    def _look_until_done(self) -> None:
+    def _recover_until_done(self) -> None:
         for wait_s in waits_s():
             if self._closing.wait(wait_s):
                 return
@@ -86,7 +86,7 @@ class BackgroundRecovery:
                 self._is_called = False
                 ways = dict(self._ways)
             try:
-                is_done = self._look(ways)
+                is_done = self._recover(ways)
             except DecisionUnknown as error:
                 log.error("nothing more is resolved reason=%s", error)
                 return

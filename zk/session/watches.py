@@ -44,7 +44,7 @@ class ChildrenWatches:
         self._session.ensure(path)  # a missing node's children cannot be watched
         return self._session.children(path, callback)
 
-    def forget(self, path: str) -> None:
+    def unwatch(self, path: str) -> None:
         """Deliver no more events of *path*."""
         self._callbacks.pop(path, None)
 

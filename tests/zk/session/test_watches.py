@@ -93,7 +93,7 @@ def test_nothing_is_delivered_after_forget_and_stop(
 ) -> None:
     watches.read(IDS)
     watches.read("/meta/other")
-    watches.forget(IDS)
+    watches.unwatch(IDS)
     session.create(f"{IDS}/a")
     settle(session)
     assert events.empty()
