@@ -62,7 +62,7 @@ class Ledger(NewestByKey[str, Finding]):
     def __init__(self) -> None:
         super().__init__(lambda finding: finding.bytes)
 
-    def note(self, finding: Finding) -> None:
+    def add(self, finding: Finding) -> None:
         """Keep *finding* as the newest, replacing an older one about its branch."""
         self.drop(finding.key)
         self.put(finding.key, finding)

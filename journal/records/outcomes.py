@@ -36,7 +36,7 @@ class Outcomes(NewestByKey[str, FinishedBranch]):
     def __init__(self) -> None:
         super().__init__(lambda ended: len(ended.key) + _ENTRY_BYTES)
 
-    def note(self, ended: FinishedBranch) -> None:
+    def add(self, ended: FinishedBranch) -> None:
         """Add the end of a branch; drop the oldest ones beyond the limit."""
         self.drop(ended.key)
         self.put(ended.key, ended)

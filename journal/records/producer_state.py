@@ -67,7 +67,7 @@ class ProducerState:
             f"the last is {window[-1].number}: look whether its messages are there before sending them again"
         )
 
-    def note(self, producer: str, topic: str, partition: int, stored: StoredBatch) -> None:
+    def add(self, producer: str, topic: str, partition: int, stored: StoredBatch) -> None:
         """Add a batch. Raises ValueError for a number that does not rise."""
         key = (producer, topic, partition)
         window = self._producers.get(key, ())

@@ -169,7 +169,7 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
         state.branches_accounted_bytes += branch.accounted_bytes
     for batch in checkpoint.batches:
         for stored in batch.stored:
-            state.producers.note(batch.producer, batch.topic, batch.partition, stored)
+            state.producers.add(batch.producer, batch.topic, batch.partition, stored)
     for change in checkpoint.topics:
         if change.says_nothing or change.topic in state.topics:
             raise ValueError(f"topic {change.topic!r} named twice, or for nothing")
@@ -177,7 +177,7 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
     for ended in checkpoint.outcomes:
         if not isinstance(parse_key(ended.key), XaKey):
             raise ValueError(f"an outcome of {ended.key!r}, which is no XA branch")
-        state.outcomes.note(ended)
+        state.outcomes.add(ended)
     for decided in checkpoint.heuristics:
         key = parse_key(decided.key)
         if not isinstance(key, XaKey) or key in state.heuristics:
@@ -186,7 +186,7 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
     for finding in checkpoint.ledger:
         if not isinstance(parse_key(finding.key), XaKey) or state.ledger.find(finding.key) is not None:
             raise ValueError(f"a finding about {finding.key!r}, which is no XA branch or named twice")
-        state.ledger.note(finding)
+        state.ledger.add(finding)
     state.epoch_history = [
         WriterEpoch(entry.epoch, entry.incarnation, Lsn(entry.lsn)) for entry in checkpoint.epoch_history
     ]

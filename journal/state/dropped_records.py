@@ -106,7 +106,7 @@ def _prepare(state: JournalState, loss: UnresolvedLoss, header: RecordHeader, pr
 def _rollback(state: JournalState, loss: UnresolvedLoss, header: RecordHeader, rollback: Rollback) -> Reconciled:
     if not _is_lost(state, loss, rollback.branch_lsn):
         return AS_IT_IS
-    _note(state, rollback.key, Outcome.ROLLED_BACK, header)
+    _add_outcome(state, rollback.key, Outcome.ROLLED_BACK, header)
     return LOST
 
 
@@ -127,7 +127,7 @@ def _commit(state: JournalState, loss: UnresolvedLoss, header: RecordHeader, com
         end = Offset(assignment.base + assignment.bytes)
         if state.offset_range(assignment.name).skip_to(end):
             moved.append((assignment.name, end))
-    _note(state, commit.key, Outcome.COMMITTED, header)
+    _add_outcome(state, commit.key, Outcome.COMMITTED, header)
     return Reconciled(moved, is_lost=True)
 
 
@@ -235,6 +235,6 @@ def _is_lost(state: JournalState, loss: UnresolvedLoss, branch_lsn: Lsn) -> bool
     return branch_lsn < loss.lsn and branch_lsn not in state.branches
 
 
-def _note(state: JournalState, key: BranchKey, outcome: Outcome, header: RecordHeader) -> None:
+def _add_outcome(state: JournalState, key: BranchKey, outcome: Outcome, header: RecordHeader) -> None:
     if isinstance(key, XaKey):
-        state.outcomes.note(FinishedBranch(str(key), outcome, header.time_ms))
+        state.outcomes.add(FinishedBranch(str(key), outcome, header.time_ms))

@@ -83,7 +83,7 @@ def _put(state: JournalState, header: RecordHeader, record: PutRecord | PutBatch
 def _put_batch(state: JournalState, header: RecordHeader, record: PutBatch) -> Sequence[IndexUpdate]:
     name, sequence = record.name, record.sequence
     stored = StoredBatch(sequence.number, record.base, record.count, record.first_id)
-    state.producers.note(sequence.producer, name.topic, name.partition, stored)
+    state.producers.add(sequence.producer, name.topic, name.partition, stored)
     return _put(state, header, record)
 
 
@@ -183,10 +183,10 @@ def _forget(state: JournalState, header: RecordHeader, record: Forget) -> Sequen
     return []
 
 
-def _note_finding(state: JournalState, header: RecordHeader, record: LedgerEntry) -> Sequence[IndexUpdate]:
+def _record_finding(state: JournalState, header: RecordHeader, record: LedgerEntry) -> Sequence[IndexUpdate]:
     if not isinstance(record.key, XaKey):
         raise ValueError(f"{record.key} is no XA branch")
-    state.ledger.note(
+    state.ledger.add(
         Finding(
             key=str(record.key),
             disagreement=record.disagreement,
@@ -236,7 +236,7 @@ def _reject(state: JournalState, header: RecordHeader, record: Decision | DeadLe
 def _end(state: JournalState, branch: Branch, outcome: Outcome, time_ms: int) -> None:
     state.drop(branch)
     if isinstance(branch.key, XaKey):  # a local one concerns its connection only, which got the reply
-        state.outcomes.note(FinishedBranch(str(branch.key), outcome, time_ms))
+        state.outcomes.add(FinishedBranch(str(branch.key), outcome, time_ms))
 
 
 def _change_topic(state: JournalState, header: RecordHeader, change: TopicChange) -> Sequence[IndexUpdate]:
@@ -295,7 +295,7 @@ _MEANINGS: Final[dict[type[Record], Callable[[JournalState, RecordHeader, Any], 
     Rollback: _rollback,
     Relocate: _relocate,
     Heuristic: _decide,
-    LedgerEntry: _note_finding,
+    LedgerEntry: _record_finding,
     Forget: _forget,
     Epoch: _begin_epoch,
     CheckpointWritten: _note_checkpoint,

@@ -18,7 +18,7 @@ from journal.wal.reserve import is_full
 from journal.wal.storage import Storage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.store.archive_tier import ArchiveTier
-from meta_broker.store.checkpoint_taking import note
+from meta_broker.store.checkpoint_taking import record_checkpoint
 from meta_broker.store.clock import Clock, ClockStep
 from meta_broker.store.disk_space import CHECK_S, DiskSpace
 from meta_broker.store.indexes import Collected, Indexes, IndexRepair
@@ -181,7 +181,7 @@ class CheckpointJob:
         for count, _ in enumerate(self._indexes.filed(collected, files), 1):
             if count % FILES_PER_TURN == 0:
                 await asyncio.sleep(0)
-        note(self._source, number, checkpoint)
+        record_checkpoint(self._source, number, checkpoint)
         for entries in (checkpoint.branches, checkpoint.batches):  # freeing them at once would take long
             while entries:
                 del entries[-ITEMS_PER_TURN:]

@@ -28,7 +28,7 @@ def take_checkpoint(source: CheckpointedState, indexes: Indexes) -> CheckpointTa
     """
     checkpoint = source.snapshot()
     number = _write(checkpoint, indexes, source.write_checkpoint)
-    note(source, number, checkpoint)
+    record_checkpoint(source, number, checkpoint)
     return CheckpointTaken(number, checkpoint.lsn, source.journal.end - checkpoint.lsn)
 
 
@@ -46,7 +46,7 @@ def _write(
     return number
 
 
-def note(source: CheckpointedState, number: int, checkpoint: Checkpoint) -> None:
+def record_checkpoint(source: CheckpointedState, number: int, checkpoint: Checkpoint) -> None:
     """Record the durable checkpoint *number* in the journal, unless a master writes that, and in the log."""
     source.durable_checkpoint_lsn = Lsn(checkpoint.lsn)
     source.on_checkpoint(number, checkpoint)

@@ -180,7 +180,9 @@ class Client:
         """
         self._check_open()
         named = group_of(group, broadcast)
-        rules = ConsumerRules(self.session, self.consumer_connections, named, offsets, config, self._remove_consumer, Tasks())
+        rules = ConsumerRules(
+            self.session, self.consumer_connections, named, offsets, config, self._remove_consumer, Tasks()
+        )
         self._consumers = with_consumer(self._consumers, rules)
         return Consumer(rules)
 

@@ -213,7 +213,7 @@ def raised_again() -> Iterator[Callable[[], None]]:
     raised: list[BaseException] = []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def note(handler: Callable[[int, FrameType | None], object], number: int, frame: FrameType | None) -> None:
+    def keep_raised(handler: Callable[[int, FrameType | None], object], number: int, frame: FrameType | None) -> None:
         try:
             handler(number, frame)
         except BaseException as error:
@@ -226,7 +226,7 @@ def raised_again() -> Iterator[Callable[[], None]]:
 
     for number, handler in handlers.items():
         if callable(handler):  # an ignored one stays ignored
-            signal.signal(number, partial(note, handler))
+            signal.signal(number, partial(keep_raised, handler))
     try:
         yield check
     finally:

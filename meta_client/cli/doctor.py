@@ -19,7 +19,7 @@ from meta_client.batches.decision import Decisions
 from meta_client.cli.options import connected
 from meta_client.cli.output import databases_option, json_option, logs_option, print_rows, zk_option
 from meta_client.doctor.advice import advice_on
-from meta_client.doctor.applier import Applied, apply, note, verbs_for
+from meta_client.doctor.applier import Applied, apply, record_finding, verbs_for
 from meta_client.doctor.cases import Case, cases_of
 from meta_client.doctor.evidence import problems
 from meta_client.doctor.rows import COLUMNS, IN_TABLE, JsonRow, block, problem_row, row_of, tell
@@ -93,7 +93,7 @@ def doctor(
         found = gather(sources, age_s, _step)
         now_ms = time.time_ns() // 1_000_000
         cases = cases_of(found, now_ms, age_s)
-        done = _apply(cases, sources.verbs) | _note(cases, sources.verbs, again) if applies else {}
+        done = _apply(cases, sources.verbs) | _record_findings(cases, sources.verbs, again) if applies else {}
     rows = [problem_row(*problem) for problem in problems(found)]
     for case in cases:
         if all(side.verdict is Verdict.DONE for side in case.sides):
@@ -118,7 +118,7 @@ def _apply(cases: list[Case], verbs: Callable[[str], XaVerbs]) -> dict[int, Appl
     return done
 
 
-def _note(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dict[int, Applied]:
+def _record_findings(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dict[int, Applied]:
     """Record mixed and hazardous branches that are not on record yet; they still need repair by hand."""
     who = f"{getpass.getuser()}@{socket.gethostname()}"
     done: dict[int, Applied] = {}
@@ -126,7 +126,7 @@ def _note(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dic
         for side in case.sides:
             if side.verdict in (Verdict.MIXED, Verdict.HAZARD) and side.at is not None and side.finding is None:
                 with _step(f"putting {case.name} on record"):
-                    done[id(side)] = note(case, side, who, advice_on(case, side, again).reason, verbs)
+                    done[id(side)] = record_finding(case, side, who, advice_on(case, side, again).reason, verbs)
     return done
 
 

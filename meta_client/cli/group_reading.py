@@ -39,7 +39,7 @@ class ShownOffsets:
         shown = [(e, entry) for e in entries if (entry := self._shown.get((e.topic, e.partition))) is not None]
         self._store.commit([entry._replace(claimed=e.claimed, is_reset=e.is_reset) for e, entry in shown])
 
-    def note(self, message: ReceivedMessage) -> None:
+    def mark_shown(self, message: ReceivedMessage) -> None:
         """Record *message* as shown."""
         key = message.topic, message.partition
         self._shown[key] = OffsetEntry(*key, message.next_offset, message.message_id)
@@ -82,7 +82,7 @@ class GroupReading:
             while not self._is_done.is_set():
                 with self._lock:
                     if self._consumer.owned():
-                        self._waiting.note(is_offered=True, is_reading=True)
+                        self._waiting.update(is_offered=True, is_reading=True)
                     else:
                         self._waiting.poll(self._client)
                 if not follow and self._consumer.is_caught_up():
@@ -107,14 +107,14 @@ class GroupReading:
 
     def _on_batch(self, batch: Batch) -> None:
         with self._lock:
-            self._waiting.note(is_offered=True, is_reading=True)
+            self._waiting.update(is_offered=True, is_reading=True)
             try:
                 for message in batch.messages:
                     if self._is_done.is_set():
                         return
                     self._show(message)
                     self._shown_at = time.monotonic()
-                    self._offsets.note(message)
+                    self._offsets.mark_shown(message)
                     if self._left is not None:
                         self._left -= 1
                     if self._left == 0:

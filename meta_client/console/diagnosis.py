@@ -14,7 +14,7 @@ from meta_client.batches.decision import Decisions
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.settings import ConsoleSettings
 from meta_client.doctor.advice import Advice, advice_on
-from meta_client.doctor.applier import Applied, apply, note, verbs_for
+from meta_client.doctor.applier import Applied, apply, record_finding, verbs_for
 from meta_client.doctor.cases import Case, Side, cases_of
 from meta_client.doctor.evidence import problems
 from meta_client.doctor.rows import row_of
@@ -122,7 +122,7 @@ def put_on_record(settings: ConsoleSettings, broker_id: int, key: XaKey, seen: s
     if not one.may_be_noted:
         return Unknown("nothing about it belongs on the ledger, or it is there already")
     verbs = lambda qualifier: verbs_for(settings.client, qualifier)  # noqa: E731
-    return note(found.case, one.side, settings.who, one.advice.reason, verbs)
+    return record_finding(found.case, one.side, settings.who, one.advice.reason, verbs)
 
 
 def _sources(settings: ConsoleSettings) -> Sources:

@@ -68,7 +68,7 @@ def apply(case: Case, verbs: Callable[[str], XaVerbs]) -> Iterator[Applied]:
                 failure = f"{side.place} comes first"
 
 
-def note(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVerbs]) -> Applied:
+def record_finding(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVerbs]) -> Applied:
     """Record a mixed or hazardous branch in its broker's ledger, where it stays until FORGET: it still needs repair by
     hand. Raises nothing: failures are in the result."""
     assert side.at is not None
@@ -77,7 +77,7 @@ def note(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVe
     said += [f"{one.place}: {one.answer.said.value}" for one in case.sides]
     verb = BranchVerb.MIXED if side.verdict is Verdict.MIXED else BranchVerb.HAZARD
     try:
-        is_kept = verbs(key.qualifier).note(verb, key, broker_id, who, why, "; ".join(said))
+        is_kept = verbs(key.qualifier).record_finding(verb, key, broker_id, who, why, "; ".join(said))
     except XaError as error:
         return Applied(side, f"not on the ledger of {side.place}: {error}", is_over=False)
     what = f"on the ledger of {side.place}" if is_kept else f"{side.place} keeps no ledger"

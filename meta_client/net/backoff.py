@@ -28,16 +28,16 @@ class Backoff:
 
     def lost(self, now: float, *, was_refused: bool) -> None:
         """Record that an established connection broke; *was_refused*: the broker is at its connection limit."""
-        self._note(self.failures + 1 if was_refused else 0, now)  # a broker at its limit accepts, then refuses
+        self._set_failures(self.failures + 1 if was_refused else 0, now)  # a broker at its limit accepts, then refuses
 
     def failed(self, now: float) -> None:
         """Record a failed attempt."""
-        self._note(self.failures + 1, now)
+        self._set_failures(self.failures + 1, now)
 
     def backoff_s(self, now: float) -> float:
         """Return the seconds until the next attempt is due."""
         return max(0.0, self._retry_at - now)
 
-    def _note(self, failures: int, now: float) -> None:
+    def _set_failures(self, failures: int, now: float) -> None:
         self.failures = failures
         self._retry_at = now + backoff_after_s(failures)

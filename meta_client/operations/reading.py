@@ -93,7 +93,7 @@ def read_topic_messages(
     while True:
         offered = _partitions(client, topic, span, may_lack=follow)
         if waiting is not None:
-            waiting.note(is_offered=bool(offered))
+            waiting.update(is_offered=bool(offered))
         new = [partition for partition in offered if partition not in readings]
         # Partitions created while following are read from their beginning.
         readings |= _begin(client, topic, new, span if is_first else Span(), follow=follow)

@@ -32,9 +32,9 @@ class Waiting:
             self._tell(f"waiting: {' '.join(str(error).split())}")
         else:
             owned = set(offered) if self._group is None else read_owned(client.session, self._group, self._topic)
-            self.note(is_offered=bool(offered), is_free=not owned.issuperset(offered))
+            self.update(is_offered=bool(offered), is_free=not owned.issuperset(offered))
 
-    def note(self, *, is_offered: bool, is_reading: bool = False, is_free: bool = False) -> None:
+    def update(self, *, is_offered: bool, is_reading: bool = False, is_free: bool = False) -> None:
         """Report a change: *is_offered*: a broker offers the topic; *is_reading*: this member owns part of it;
         *is_free*: nobody owns some of it."""
         if not is_offered:

@@ -109,7 +109,7 @@ class XaBranches:
             self._set_rollback_only(branch, LOST)
             raise
         except XaError as error:
-            self._note(branch, error)
+            self._apply_error(branch, error)
             raise
         except BaseException as error:
             if not isinstance(error, Exception):
@@ -124,7 +124,7 @@ class XaBranches:
             return pipeline.add(message, view, wanted, choice)
         except XaError as error:
             self._set_rollback_only(branch, "its messages could not be sent to the broker")
-            self._note(branch, error)
+            self._apply_error(branch, error)
             raise
 
     def post_prepare(self) -> None:
@@ -135,7 +135,7 @@ class XaBranches:
         try:
             self._posted = pipeline.submit(TransactionVerb.PREPARE, deadline), deadline
         except XaError as error:
-            self._note(branch, error)
+            self._apply_error(branch, error)
             raise
 
     def prepare(self) -> bool:
@@ -153,7 +153,7 @@ class XaBranches:
         try:
             result = pipeline.wait_for(TransactionVerb.PREPARE, reply, deadline)
         except XaError as error:
-            self._note(branch, error)
+            self._apply_error(branch, error)
             raise
         if isinstance(result, SendFailed):
             # The broker may have prepared without that message: never vote for an incomplete branch.
@@ -269,7 +269,7 @@ class XaBranches:
         try:
             failure = pipeline.await_replies(Deadline(REQUEST_TIMEOUT_S))
         except XaError as error:
-            self._note(branch, error)
+            self._apply_error(branch, error)
             raise
         if failure is not None:
             self._set_rollback_only(branch, LOST if isinstance(failure, SendUnknown) else REFUSED)
@@ -301,7 +301,7 @@ class XaBranches:
             if is_gone and self._ended_as_wanted(verb, branch):
                 self._drop(branch)
                 return
-            self._note(branch, error)
+            self._apply_error(branch, error)
             raise
         self._drop(branch)
 
@@ -323,7 +323,7 @@ class XaBranches:
         """Return the broker's status of *xid*; None if it has no `status`. Raises XaError (XAER_RMFAIL)."""
         return self._verbs.status(xid, broker_id)
 
-    def _note(self, branch: ProducerBranch, error: XaError) -> None:
+    def _apply_error(self, branch: ProducerBranch, error: XaError) -> None:
         """Update the branch after *error*."""
         if branch.pipeline is not None and error is branch.pipeline.begin_failure:
             self._set_rollback_only(branch, "it did not begin")

@@ -147,7 +147,7 @@ class XaVerbs:
         found = [message.get("traceparent") for message in report.get("first_messages", [])]
         return next((one for one in found if isinstance(one, str) and is_traceparent(one)), None)
 
-    def note(self, verb: BranchVerb, key: XaKey, broker_id: int, who: str, why: str, evidence: str) -> bool:
+    def record_finding(self, verb: BranchVerb, key: XaKey, broker_id: int, who: str, why: str, evidence: str) -> bool:
         """Put a finding about *key* on the broker's ledger (MIXED, HAZARD); durable on return. Texts that are too long
         are cut. False: this broker has no ledger. Raises XaError."""
         deadline = Deadline(REQUEST_TIMEOUT_S)

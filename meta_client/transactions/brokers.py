@@ -98,13 +98,13 @@ class Brokers:
             return branch.outcome(_whole(gtrid), "")
         return BranchEnd.ROLLED_BACK
 
-    def note(self, gtrid: str, broker_id: int, error: HeuristicOutcome, who: str) -> None:
+    def record_finding(self, gtrid: str, broker_id: int, error: HeuristicOutcome, who: str) -> None:
         """Record *error* in the broker's ledger. Raises Unreachable."""
         verb = BranchVerb.HAZARD if error.ended is BranchEnd.UNKNOWN else BranchVerb.MIXED
         why = f"its decision table says {error.wanted}, and {error.participant} ended it otherwise"
         evidence = f"decided: {error.wanted}; {error.participant}: {error.answer}"
         try:
-            self._verbs.note(verb, self._name.key(gtrid, broker_id), broker_id, who, why, evidence)
+            self._verbs.record_finding(verb, self._name.key(gtrid, broker_id), broker_id, who, why, evidence)
         except XaError as failure:
             raise Unreachable(_name(broker_id), str(failure)) from failure
 

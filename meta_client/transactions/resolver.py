@@ -306,10 +306,10 @@ class Resolver:
             self.counts = replace(self.counts, hazards=self.counts.hazards + 1)
             log.error("row left alone, its name or its brokers can't be read gtrid=%r", row.gtrid)
 
-    def _note(self, gtrid: str, broker_id: int, error: HeuristicOutcome) -> None:
+    def _record_hazard(self, gtrid: str, broker_id: int, error: HeuristicOutcome) -> None:
         """Record the hazard in the broker's ledger. Ignores an unreachable broker: the row has the hazard."""
         try:
-            self._brokers.note(gtrid, broker_id, error, f"resolver@{socket.gethostname()}")
+            self._brokers.record_finding(gtrid, broker_id, error, f"resolver@{socket.gethostname()}")
         except Unreachable as failure:
             self._tell(f"{gtrid} {broker_id}", str(failure))
 
@@ -317,7 +317,7 @@ class Resolver:
         """Record brokers that ended otherwise, in their ledgers and in the row."""
         if self._problems.get(gtrid) != (hazard := _hazard_text(hazards)):
             for broker_id, error in hazards.items():
-                self._note(gtrid, broker_id, error)
+                self._record_hazard(gtrid, broker_id, error)
             table.mark(gtrid, hazard)
             self._problems[gtrid] = hazard
             self.counts = replace(self.counts, hazards=self.counts.hazards + 1)

@@ -63,7 +63,7 @@ class SegmentReader:
             if block is not None:
                 self._position = block.end - self._base
                 self._life = block.writer_epoch
-                self._note(int(block.headers["durable"].max()))
+                self._raise_durable(int(block.headers["durable"].max()))
                 yield block
             elif (found := self._next()) is not None:
                 yield found
@@ -81,7 +81,7 @@ class SegmentReader:
             found = self._judge(position)
             if isinstance(found, RecordHeader):
                 self._life = (found.epoch, found.incarnation)
-                self._note(found.durable)
+                self._raise_durable(found.durable)
                 self._position += found.bytes_total
                 return ScannedRecord(found, window.view, position - window.start)
             resume = self._resume(position)
@@ -100,7 +100,7 @@ class SegmentReader:
             return InvalidHeader(f"incarnation {header.incarnation} after {self._life[1]}")
         return header
 
-    def _note(self, durable: int) -> None:
+    def _raise_durable(self, durable: int) -> None:
         if not self._is_told:
             self._durable = max(self._durable, durable)
 
@@ -112,7 +112,7 @@ class SegmentReader:
             header = self._judge(position)
             if isinstance(header, RecordHeader):
                 first = position if first is None else first
-                self._note(header.durable)
+                self._raise_durable(header.durable)
                 if not self._is_last or self._durable > self._base + bad:
                     break
         return first

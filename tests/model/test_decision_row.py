@@ -288,7 +288,7 @@ class _Asking:
 
     rollback = roll_back
 
-    def note(self, gtrid: str, broker_id: int, error: HeuristicOutcome, who: str) -> None:
+    def record_finding(self, gtrid: str, broker_id: int, error: HeuristicOutcome, who: str) -> None:
         with self._asked(broker_id) as broker:
             broker.findings.add(gtrid)
 

@@ -19,7 +19,7 @@ def test_the_last_end_of_a_name_counts_and_dropping_forgets_it() -> None:
     outcomes = Outcomes()
     first, second = ended(1), ended(2)
     for one in (first, second, FinishedBranch(first.key, Outcome.ROLLED_BACK, 3)):
-        outcomes.note(one)
+        outcomes.add(one)
     assert outcomes.find(first.key) == FinishedBranch(first.key, Outcome.ROLLED_BACK, 3)
     assert [one.key for one in outcomes] == [second.key, first.key]  # the newest last
     outcomes.drop(first.key)
@@ -32,25 +32,25 @@ def test_memory_is_bounded_by_bytes_and_the_oldest_go_first(monkeypatch: pytest.
     monkeypatch.setattr(module, "OUTCOMES_BYTES_MAX", 10 * (len(ended(0).key) + 64))
     outcomes = Outcomes()
     for number in range(25):
-        outcomes.note(ended(number))
+        outcomes.add(ended(number))
     assert list(outcomes) == [ended(number) for number in range(15, 25)]
-    outcomes.note(ended(20))
+    outcomes.add(ended(20))
     assert len(outcomes) == 10
-    outcomes.note(
+    outcomes.add(
         FinishedBranch("XID:1:61:62:" + "q" * 300, Outcome.COMMITTED, 99)
     )  # a long name takes the room of several
     assert len(outcomes) == 6
     for one in list(outcomes):
         outcomes.drop(one.key)
     for number in range(30):  # nothing that was dropped is still counted
-        outcomes.note(ended(number))
+        outcomes.add(ended(number))
     assert len(outcomes) == 10
 
 
 def test_a_checkpoint_keeps_them_in_their_order_and_the_check_compares_them() -> None:
     state = JournalState()
     for number in (3, 1, 2):
-        state.outcomes.note(ended(number, Outcome.ROLLED_BACK if number == 1 else Outcome.COMMITTED))
+        state.outcomes.add(ended(number, Outcome.ROLLED_BACK if number == 1 else Outcome.COMMITTED))
     checkpoint = checkpoint_of(state, {})
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
     assert list(state_of(checkpoint).outcomes) == list(state.outcomes)

@@ -34,7 +34,7 @@ def add(state: JournalState, number: int, base: int, name: PartitionName = ORDER
 def test_a_batch_is_found_while_it_is_remembered() -> None:
     memory = ProducerState()
     for number in range(0, 20, 2):  # numbers rise, they need not follow one another
-        memory.note("shop", "orders", 0, stored(number))
+        memory.add("shop", "orders", 0, stored(number))
     assert memory.find(BatchSequence("shop", 18), "orders", 0) == stored(18)
     assert memory.find(BatchSequence("shop", 19), "orders", 0) is None
     assert memory.find(BatchSequence("shop", 18), "orders", 1) is None
@@ -50,9 +50,9 @@ def test_the_least_recently_used_producers_are_forgotten(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "PRODUCERS_MAX", 3)
     memory = ProducerState()
     for producer in ("a", "b", "c"):
-        memory.note(producer, "orders", 0, stored(1))
-    memory.note("a", "orders", 0, stored(2))
-    memory.note("d", "orders", 0, stored(1))
+        memory.add(producer, "orders", 0, stored(1))
+    memory.add("a", "orders", 0, stored(2))
+    memory.add("d", "orders", 0, stored(1))
     assert [window[0] for window, _ in memory] == ["c", "a", "d"]
     assert memory.find(BatchSequence("b", 1), "orders", 0) is None
 

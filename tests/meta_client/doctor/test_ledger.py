@@ -90,7 +90,9 @@ def test_what_nobody_knows_any_more_can_be_looked_at_and_forgotten(
     zk = ("--zk", zookeeper.connect)
     with Client(zookeeper.connect) as client:
         verbs = XaVerbs(client.topology, client.connections, KEY.qualifier, "a test")
-        assert verbs.note(BranchVerb.HAZARD, KEY, 0, "ann@db1", "lost with its disk " * 100, "broker 0: unknown")
+        assert verbs.record_finding(
+            BranchVerb.HAZARD, KEY, 0, "ann@db1", "lost with its disk " * 100, "broker 0: unknown"
+        )
         told = doctor(zookeeper.connect)
         assert (told.status, told.verdicts) == (1, ["hazard"])
         (found,) = entries(*zk)
@@ -111,7 +113,7 @@ def test_a_promoted_slave_has_it(tmp_path: Path, zookeeper: Chroot) -> None:
     zk = ("--zk", zookeeper.connect)
     with Replicas(tmp_path / "pair", zookeeper.connect, CONFIG) as running, Client(zookeeper.connect) as client:
         verbs = XaVerbs(client.topology, client.connections, KEY.qualifier, "a test")
-        assert verbs.note(BranchVerb.MIXED, KEY, 0, "ann@db1", "the row is there", "broker 0: rolled back")
+        assert verbs.record_finding(BranchVerb.MIXED, KEY, 0, "ann@db1", "the row is there", "broker 0: rolled back")
         before, (slave,) = entries(*zk), running.slaves
         assert [(row["key"], row["who"]) for row in before] == [(str(KEY), "ann@db1")]
         wait_until(
