@@ -149,7 +149,7 @@ def _fold(segments: Segments, state: JournalState) -> Lsn:
     while True:
         before = scanner.end
         deque(replay(scanner, fold), maxlen=0)
-        end = scanner.finish()
+        end = scanner.judge_end()
         if end.verdict is not EndVerdict.CORRUPT:
             return scanner.end
         # A live writer may have written more between the two looks.

@@ -107,12 +107,12 @@ def assess(segments: Segments, end: ScanEnd, state: JournalState | None, checkpo
         scanner = Scanner(segments, stop.next_valid_lsn)
         for entry in scanner:
             survey.add(entry)
-        stop = scanner.finish()
+        stop = scanner.judge_end()
         if stop.verdict is not EndVerdict.CORRUPT:
             break
     if checkpoint is not None:
         survey.add_checkpoint(checkpoint)
-    survey.finish()
+    survey.add_unresolved()
     if state is None:
         survey.add_unknown(segments, checkpoint)
     return survey.damage
@@ -218,7 +218,7 @@ class _Survey:
     def _is_in_gap(self, lsn: int, size: int) -> bool:
         return any((gap.end is None or lsn < gap.end) and lsn + size > gap.start for gap in self.damage.gaps)
 
-    def finish(self) -> None:
+    def add_unresolved(self) -> None:
         for name in sorted(self._unconfirmed):
             why = "no later record tells whether more was put"
             self.damage.offsets.append(LostOffsets(name, self._ends[name], None, why))

@@ -49,7 +49,7 @@ def read_state(directory: Path) -> Iterator[tuple[JournalState, Segments]]:
         check_reaches(segments, checkpoint)
         scanner = Scanner(segments, state.lsn)
         deque(replay(scanner, RecordFold(state)), maxlen=0)
-        end = scanner.finish()
+        end = scanner.judge_end()
         if end.verdict is EndVerdict.CORRUPT:
             raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
         yield state, segments

@@ -115,7 +115,7 @@ class JournalFollower(CheckpointedState):
         if begun is not None and fold.catching_up is None:
             finish_initial_sync(storage, begun)
         elif begun is not None:
-            finish = fold.state.lsn, partial(_finish, storage, begun)
+            finish = fold.state.lsn, partial(_complete_initial_sync, storage, begun)
         writer = ReplicaAppender(segments, end, config.flush, on_progress, finish)
         writer_epoch = max(
             scan.writer_epoch, (0, 0) if fold.catching_up else (fold.state.epoch, fold.state.incarnation)
@@ -222,7 +222,7 @@ def _foreign(error: ForeignStream | InvalidRecord, end: Lsn) -> ForeignStream:
     return ForeignStream(end, str(error), is_final=isinstance(error, ContradictoryRecord))
 
 
-def _finish(storage: Storage, begun: InitialSync) -> None:
+def _complete_initial_sync(storage: Storage, begun: InitialSync) -> None:
     finish_initial_sync(storage, begun)
     log.info("copy whole lsn=%d", begun.checkpoint.lsn)
 

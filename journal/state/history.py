@@ -46,7 +46,7 @@ def history(
             if update.name in names:
                 yield update
     if scanner.end < until:
-        end = scanner.finish()
+        end = scanner.judge_end()
         raise CorruptJournal(end.end, end.next_valid_lsn or until, end.reason, segments.storage.path)
 
 

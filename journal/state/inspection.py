@@ -161,7 +161,7 @@ class RecordReader:
     def __iter__(self) -> Iterator[ScannedRecord]:
         scanner = self._scanner
         yield from scanner
-        while (end := scanner.finish()).verdict is not EndVerdict.WHOLE:
+        while (end := scanner.judge_end()).verdict is not EndVerdict.WHOLE:
             stopped = scanner.end
             yield from scanner
             if scanner.end == stopped:

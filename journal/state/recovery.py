@@ -139,7 +139,7 @@ def restore(segments: Segments, sink: IndexSink) -> tuple[int, JournalState, lis
 def clear_torn_tail(segments: Segments, scanner: Scanner) -> ScanEnd:
     """Judge the end of *scanner*'s records, and clear a torn tail. The rest is durable on return. Raises
     CorruptJournal, StorageFailed."""
-    end = scanner.finish()
+    end = scanner.judge_end()
     if end.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
     if end.trailing_garbage:

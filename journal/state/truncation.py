@@ -117,7 +117,7 @@ def _save_from(segments: Segments, lsn: int, time_ms: int) -> DivergentTail | No
             raise CorruptJournal(lsn, None, "no record ends there", segments.storage.path)
     scanner = Scanner(segments, lsn)
     count = sum(1 for _ in scanner)
-    scan = scanner.finish()
+    scan = scanner.judge_end()
     if scan.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(scan.end, scan.next_valid_lsn, scan.reason, segments.storage.path)
     return save_tail(segments, Lsn(lsn), scan, time_ms) if count else None

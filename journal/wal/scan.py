@@ -110,7 +110,7 @@ class Scanner:
                 position = end - base
             self.end = Lsn(base + size)  # fewer bytes than a header: the segment ends here
 
-    def finish(self) -> ScanEnd:
+    def judge_end(self) -> ScanEnd:
         """Judge the bytes after the last good record. Call it once iteration has ended."""
         bases = [base for base, _ in self._segments]
         recovery_point = read_recovery_point(self._segments.storage)

@@ -63,7 +63,7 @@ class Start:
 class Role(ABC):
     """A master's or a slave's part in a broker's life. Loop thread only.
 
-    For each opening of the directory: `open`, `begin`, `tick` twice a second, `finish`; then `apply` if it has to be
+    For each opening of the directory: `open`, `begin`, `tick` twice a second, `stop`; then `apply` if it has to be
     changed.
     """
 
@@ -83,8 +83,8 @@ class Role(ABC):
         """Begin what is due."""
 
     @abstractmethod
-    async def finish(self) -> None:
-        """Finish what `tick` has begun."""
+    async def stop(self) -> None:
+        """Stop what `tick` has begun, and wait for its end."""
 
     @abstractmethod
     async def apply(self, change: RoleChange, *, is_stopping: bool) -> None:
@@ -207,8 +207,8 @@ class Broker:
             self._is_reload_requested = True  # for the next opening, if there is one
         if ending.exception() is None and ending.result() is None:
             await self._stop_with_care(server, context, registration)
-        await role.finish()
-        await context.store.finish_checkpoint()
+        await role.stop()
+        await context.store.stop_jobs()
         ending.result()  # raises what ended it
 
     # -- ending -----------------------------------------------------------------------------------------------

@@ -164,8 +164,8 @@ class MasterRole(Role):
         if not store.space.is_out_of_room:  # relocation needs room before it frees any
             self._relocation.maybe_begin(start.loop, start.worker)
 
-    async def finish(self) -> None:
-        await self._relocation.finish()
+    async def stop(self) -> None:
+        await self._relocation.stop()
 
     async def apply(self, change: RoleChange, *, is_stopping: bool) -> None:
         """Restore a lost tail, also before a stop: the next start might not find the slave that has it."""

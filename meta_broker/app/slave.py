@@ -109,7 +109,7 @@ class SlaveRole(Role):
         if replica.follower.is_complete:
             store.checkpoints.maybe_begin(start.loop, start.worker)
 
-    async def finish(self) -> None: ...
+    async def stop(self) -> None: ...
 
     async def apply(self, change: RoleChange, *, is_stopping: bool) -> None:
         """Truncate the copy, or start it over; not before a stop: the next start ends the same way."""

@@ -158,8 +158,8 @@ class DemoChild(Program):
                 return event
         raise ProgramFailed(f"{self.name} said no {kind.__name__} within {timeout_s:g} s: {self.log_tail()}")
 
-    def finish(self, timeout_s: float) -> None:
-        """End its input, and wait until it ends with status 0. Raises ProgramFailed."""
+    def wait_for_exit(self, timeout_s: float) -> None:
+        """End its input, and wait until it exits with status 0. Raises ProgramFailed."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()

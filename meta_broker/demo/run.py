@@ -83,7 +83,7 @@ class DemoRun:
         """
         environment, client = self.environment, self.environment.client
         self.on_status("comparing")
-        environment.consumers.finish(STOP_TIMEOUT_S)
+        environment.consumers.wait_for_exit(STOP_TIMEOUT_S)
         lines = [decode(message.payload, LineMessage) for message in client.browse(LINES_TOPIC)]
         headers = [decode(message.payload, InvoiceMessage) for message in client.browse(INVOICES_TOPIC)]
         in_doubt = sorted(environment.in_doubt_in_database() | environment.in_doubt_on_broker())

@@ -19,7 +19,7 @@ class CheckpointHandler:
         durations, began = times.of(request), times.defer()
 
         def answer(taken: CheckpointTaken | NoCheckpoint) -> None:
-            times.finish(durations, began)
+            times.observe(durations, began)
             if isinstance(taken, CheckpointTaken):
                 peer.send(encode_result(Status.SUCCESS, format_checkpoint_taken(taken), request.opaque))
             else:

@@ -85,7 +85,7 @@ class FindHandler:
                 except asyncio.CancelledError:
                     self._waiting.setdefault(peer, deque()).appendleft(find)
                     raise
-                times.finish(times.of(find), began)
+                times.observe(times.of(find), began)
                 peer.send(answer)
         finally:
             self._task = None  # here, not in the task's callback: a find that arrives in between would not be handled

@@ -181,7 +181,7 @@ class MessageReader:
             else:
                 assert isinstance(request, Get | Fetch)
                 peer.send(unreadable(self._context, request, error))
-        times.finish(times.of(request), began)
+        times.observe(times.of(request), began)
         del self._by_peer[peer]
         peer.resume()
 
@@ -242,7 +242,7 @@ class MessageReader:
 
         async def run_timed(process: FilterProcess) -> None:
             await run(process)
-            times.finish(durations, began)
+            times.observe(durations, began)
 
         self._filters.submit(found.name, run_timed)
 

@@ -1,6 +1,6 @@
 """Durations of requests by verb, for metrics: from the begin of their handling to the queueing of their reply.
 
-A handler that answers later takes the beginning with `defer` and gives it to `finish`.
+A handler that answers later takes the beginning with `defer` and gives it to `observe`.
 """
 
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ class RequestTimes:
         began, self.began = self.began, 0.0
         return began
 
-    def finish(self, durations: Histogram, began: float) -> None:
+    def observe(self, durations: Histogram, began: float) -> None:
         """Record that a deferred request is answered."""
         if began:
             durations.observe(perf_counter() - began)

@@ -50,7 +50,7 @@ class WriteTraces:
                 loop = asyncio.get_running_loop()
 
                 def acknowledged() -> None:  # must not raise: it would stop the journal
-                    loop.call_soon(self._finish, request, parents, began_ns)
+                    loop.call_soon(self._record_spans, request, parents, began_ns)
 
                 self._context.store.high_watermark.run_after(journal.end, acknowledged)
 
@@ -71,7 +71,7 @@ class WriteTraces:
                 self._branches.popitem(last=False)
         return found
 
-    def _finish(self, request: Traced, parents: list[str], began_ns: int) -> None:
+    def _record_spans(self, request: Traced, parents: list[str], began_ns: int) -> None:
         broker_id = self._context.config.broker_id
         for parent in parents:
             if isinstance(request, TransactionCommand):

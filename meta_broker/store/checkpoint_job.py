@@ -194,13 +194,13 @@ class CheckpointJob:
         """Let retention drop nothing from now on."""
         self._retention.close()
 
-    async def finish(self) -> None:
+    async def stop(self) -> None:
         """Wait for a checkpoint being written; cancel one that waits at the high watermark, and the repair of an
         index.
         """
         await self._repair.stop()
-        await self._space.finish()
-        await self._retention.finish()
+        await self._space.stop()
+        await self._retention.stop()
         if self._task is not None:
             if self._reached is not None and not self._reached.done():
                 self._task.cancel()  # if the journal has stopped, the high watermark never passes

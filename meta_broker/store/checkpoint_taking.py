@@ -89,4 +89,4 @@ def _rebuild(indexes: Indexes, segments: Segments, until: Lsn) -> None:
     if indexes.damaged:
         rebuilding = Rebuilding(indexes, segments, until)
         rebuilding.read()
-        rebuilding.finish()
+        rebuilding.install()

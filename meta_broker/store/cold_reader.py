@@ -44,9 +44,9 @@ class ColdReader:
             if not future.cancelled():
                 self._in_flight_count += 1
                 done = asyncio.get_running_loop().run_in_executor(self._executor, read.run)
-                done.add_done_callback(functools.partial(self._finish, future))
+                done.add_done_callback(functools.partial(self._on_read, future))
 
-    def _finish(self, future: "asyncio.Future[bytes]", done: "asyncio.Future[bytes]") -> None:
+    def _on_read(self, future: "asyncio.Future[bytes]", done: "asyncio.Future[bytes]") -> None:
         self._in_flight_count -= 1
         self._start_next()
         error = done.exception()

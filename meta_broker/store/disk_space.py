@@ -110,7 +110,7 @@ class DiskSpace:
             return True
         return False
 
-    async def finish(self) -> None:
+    async def stop(self) -> None:
         if self._checking is not None:
             await asyncio.wait([self._checking])
 

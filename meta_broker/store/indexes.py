@@ -194,7 +194,7 @@ class Rebuilding:
         for update in published_in(self._segments, self._until, offset_ranges, is_stopped):
             self._fresh[update.name][0].publish(update)
 
-    def finish(self) -> bool:
+    def install(self) -> bool:
         """Install the rebuilt indexes. False: the journal does not contain all of one."""
         for name, (index, end) in self._fresh.items():
             if index.end != end:
@@ -238,7 +238,7 @@ class IndexRepair:
             return
         if self._is_stopping.is_set():
             return
-        if rebuilding.finish():
+        if rebuilding.install():
             self.wants_checkpoint = True
             self._task = None
         else:

@@ -295,11 +295,11 @@ class MessageStore:
         if self.high_watermark.acknowledged >= self.source.state.lsn:
             take_checkpoint(self.source, self.indexes)
 
-    async def finish_checkpoint(self) -> None:
+    async def stop_jobs(self) -> None:
         """Wait for files being written, a checkpoint above all; cancel what waits for the high watermark."""
         if self.watermark is not None:
-            await self.watermark.finish()
-        await self.checkpoints.finish()
+            await self.watermark.stop()
+        await self.checkpoints.stop()
 
     def close(self) -> None:
         """Write what is queued and unlock the directory. Idempotent. Raises StorageFailed if the journal had failed."""

@@ -83,7 +83,7 @@ class RelocationJob:
                 *(branch.key, branch.first_lsn, branch.messages, branch.bytes, branch.oldest_lsn),
             )
 
-    async def finish(self) -> None:
+    async def stop(self) -> None:
         """Stop after the running round; no new one begins."""
         self._is_stopping = True
         if self._task is not None:

@@ -215,7 +215,7 @@ class Retention:
         if self._tier is not None:
             await self._tier.prepare(STOP_WAIT_S)
 
-    async def finish(self) -> None:
+    async def stop(self) -> None:
         """Wait for an upload, for some seconds only."""
         await self._uploads.wait(STOP_WAIT_S)
 

@@ -77,7 +77,7 @@ class WatermarkKeeper:
             self._failed = str(error)
             log.error("watermark not written, a restart would show less error=%s", error)
 
-    async def finish(self) -> None:
+    async def stop(self) -> None:
         """Wait for a running write."""
         if self._writing is not None:
             await asyncio.wait([self._writing])

@@ -112,8 +112,8 @@ class Decisions:
                 return True
         return False
 
-    def finish(self, decision: BatchDecision) -> None:
-        """Note that every broker has confirmed *decision*: nobody asks for that of a write that nobody can repeat."""
+    def mark_done(self, decision: BatchDecision) -> None:
+        """Record that every broker has confirmed *decision*: nobody asks for that of a write that nobody can repeat."""
         if not self._is_repeatable:
             self.delete()
             return

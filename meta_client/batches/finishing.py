@@ -72,7 +72,7 @@ class BatchFinisher:
             return
         for branch in decision.branches:
             commit_branch(self._verbs, name, branch)
-        decisions.finish(decision)
+        decisions.mark_done(decision)
         del self._seen[name]
         self.counts = self.counts._replace(batches_finished=self.counts.batches_finished + 1)
         log.info("decided batch finished gtrid=%s branches=%d", name.gtrid, len(decision.branches))

@@ -74,7 +74,7 @@ class PublishedMessages:
             for commit, lsn in follow(found, self._branches, on_put):
                 yield from self._publish(commit, lsn, found)
             if self._batch.rows:
-                yield self._finish(found)
+                yield self._pop_batch(found)
 
     def _add_put(self, topic: bytes, partition: int, base: int, count: int, body: memoryview, at: int) -> None:
         if (name := self._names.number(topic, partition)) >= 0 and self._is_in_span(name, base, len(body)):
@@ -102,10 +102,10 @@ class PublishedMessages:
                 if self._is_in_span(name, base, extent.size):
                     self._batch.add(name, key, base, extent.messages, *self._body(extent, block))
                     if self._batch.bytes >= BATCH_BYTES_MAX:
-                        yield self._finish(block)
+                        yield self._pop_batch(block)
                 base += extent.size
 
-    def _finish(self, block: RecordBlock) -> PublishedBatch:
+    def _pop_batch(self, block: RecordBlock) -> PublishedBatch:
         """Return the batch gathered out of *block*, and begin another."""
         finished, self._batch = self._batch, _Batch()
         return finished.published(block)

@@ -126,7 +126,7 @@ class BatchEnd:
                     )
                 time.sleep(RETRY_S)
         try:
-            self.decisions.finish(decision)
+            self.decisions.mark_done(decision)
         except ZooKeeperError as error:
             if name.is_repeatable:
                 raise

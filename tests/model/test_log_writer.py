@@ -207,7 +207,7 @@ def test_whatever_the_order_one_writes_and_nothing_is_forgotten(seed: int, monke
         put(journal, b"late")
     scanner = Scanner(opened(disk.after_power_cut(PowerCut.DROPPED, Random(seed))), SEGMENT_HEADER_BYTES)
     kept = [bytes(entry.body) for entry in scanner]
-    assert scanner.finish().verdict is not EndVerdict.CORRUPT
+    assert scanner.judge_end().verdict is not EndVerdict.CORRUPT
     assert kept == bodies[: len(kept)]
     assert len(kept) >= sum(end <= journal.flushed for end, _ in world.appended), "it was durable"
 

@@ -82,7 +82,7 @@ class MemoryBroker:
             )
             stack.callback(store.close)
             worker = stack.enter_context(ThreadPoolExecutor(1, "checkpoint"))
-            stack.push_async_callback(store.finish_checkpoint)
+            stack.push_async_callback(store.stop_jobs)
             self._port = server.reserve(HOST, self._port)
             stack.push_async_callback(server.close)
             self._held_port.release()

@@ -268,7 +268,7 @@ def recover(segments: Segments) -> tuple[DeadLetterIndex, Lsn, int]:
         incarnation = entry.header.incarnation
         if isinstance(record := decode(entry.header, entry.meta), DeadLetter):
             index.apply(entry.header, record)
-    end = scanner.finish()
+    end = scanner.judge_end()
     if end.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
     if end.trailing_garbage:

@@ -115,18 +115,18 @@ def test_a_writer_that_runs_ahead_is_no_corruption(monkeypatch: pytest.MonkeyPat
     store = open_store(storage)
     segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
     scanner = Scanner(segments, segments.start)
-    finish = Scanner.finish
+    judge_end = Scanner.judge_end
     written: list[int] = []
 
-    def write_then_finish(self: Scanner) -> ScanEnd:
+    def write_then_judge(self: Scanner) -> ScanEnd:
         if len(written) < 3:
             for _ in range(2):
                 store.put(ORDERS, [b"x"], 1, 1)
                 store.journal.wait_flushed(store.journal.end)
             written.append(store.journal.end)
-        return finish(self)
+        return judge_end(self)
 
-    monkeypatch.setattr(Scanner, "finish", write_then_finish)
+    monkeypatch.setattr(Scanner, "judge_end", write_then_judge)
     reading = RecordReader(scanner)
     assert [entry.header.record_type for entry in reading] == [RecordType.EPOCH] + [RecordType.PUT] * 6
     assert reading.end.verdict is EndVerdict.WHOLE

@@ -129,7 +129,7 @@ def test_one_that_was_never_needed_is_no_segment_and_goes_at_the_next_start(cut:
     segments = opened(after)
     scanner = Scanner(segments, 128)
     assert len(list(scanner)) == 1
-    assert scanner.finish().verdict is EndVerdict.WHOLE
+    assert scanner.judge_end().verdict is EndVerdict.WHOLE
     again = Journal.start(segments, scanner.end, epoch=1, incarnation=2, flush=SYNC)
     assert list(after.files) == [segment_name(0)]
     assert again.end == end

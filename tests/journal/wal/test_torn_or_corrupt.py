@@ -45,7 +45,7 @@ def test_every_combination(at_the_end: str, beyond: str, later_segment: bool) ->
     pieces = {FIRST_LSN: put_record(FIRST_LSN, 0), GOOD_END: AT_THE_END[at_the_end], LATER: BEYOND[beyond]}
     scanner = Scanner(opened(written(pieces, *[{}] * later_segment)), FIRST_LSN)
     assert [entry.header.lsn for entry in scanner] == [FIRST_LSN]
-    end = scanner.finish()
+    end = scanner.judge_end()
     is_fsynced = later_segment or beyond == "a record that was written after an fsync there"
     is_empty = (at_the_end, beyond) == ("zeros", "nothing")
     assert end.verdict is (EndVerdict.CORRUPT if is_fsynced else EndVerdict.WHOLE if is_empty else EndVerdict.TORN)
@@ -64,7 +64,7 @@ def test_a_journal_whose_last_segment_is_still_empty_is_whole(padded: bool) -> N
         pieces[FIRST_LSN + len(record)] = pad_record(FIRST_LSN + len(record))
     scanner = Scanner(opened(written(pieces, {})), FIRST_LSN)
     assert len(list(scanner)) == 1
-    assert scanner.finish().verdict is EndVerdict.WHOLE
+    assert scanner.judge_end().verdict is EndVerdict.WHOLE
     assert scanner.end == SEGMENT_BYTES + FIRST_LSN
 
 
@@ -73,10 +73,10 @@ def test_a_scan_goes_on_where_a_writer_has_completed_a_record() -> None:
     segments = opened(storage)
     scanner = Scanner(segments, FIRST_LSN)
     assert len(list(scanner)) == 1
-    assert scanner.finish().verdict is EndVerdict.TORN
+    assert scanner.judge_end().verdict is EndVerdict.TORN
     segments.locate(GOOD_END)[1].write(GOOD_END, [WHOLE, put_record(LATER, LATER)])
     assert [entry.header.lsn for entry in scanner] == [GOOD_END, LATER]
-    assert scanner.finish().verdict is EndVerdict.WHOLE
+    assert scanner.judge_end().verdict is EndVerdict.WHOLE
 
 
 @pytest.mark.parametrize("kind", [99, 200])
@@ -92,7 +92,7 @@ def test_the_body_of_a_pad_is_never_looked_at() -> None:
     storage = written({FIRST_LSN: pad_record(FIRST_LSN), FIRST_LSN + 200: b"left over"}, {})
     scanner = Scanner(opened(storage), FIRST_LSN)
     assert list(scanner) == []
-    assert scanner.finish().verdict is EndVerdict.WHOLE
+    assert scanner.judge_end().verdict is EndVerdict.WHOLE
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,6 @@ def test_a_record_that_a_client_wrote_into_a_body(flipped: int, verdict: EndVerd
     outer[flipped - 8 if flipped else 0] ^= 1
     scanner = Scanner(opened(written({FIRST_LSN: put_record(FIRST_LSN, 0), GOOD_END: bytes(outer)})), FIRST_LSN)
     assert len(list(scanner)) == 1
-    end = scanner.finish()
+    end = scanner.judge_end()
     assert (end.verdict, end.end, end.trailing_garbage) == (verdict, GOOD_END, True)
     assert end.next_valid_lsn == (None if verdict is EndVerdict.TORN else inner)

@@ -44,7 +44,7 @@ def test_a_checkpoint_at_the_high_watermark_is_given_up_when_the_journal_stops(
             may_fail.set()
             with pytest.raises(StorageFailed, match="the disk is gone"):
                 await asyncio.to_thread(store.journal.wait_flushed, store.journal.end, 60)
-            await asyncio.wait_for(store.finish_checkpoint(), 60)
+            await asyncio.wait_for(store.stop_jobs(), 60)
         with pytest.raises(StorageFailed, match="the disk is gone"):
             store.advance()
         with pytest.raises(StorageFailed, match="the disk is gone"):

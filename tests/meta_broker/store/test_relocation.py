@@ -136,7 +136,7 @@ def test_a_stop_waits_for_the_round_under_way_and_begins_no_other(tmp_path: Path
             with ThreadPoolExecutor(1) as worker:
                 on.relocation.maybe_begin(asyncio.get_running_loop(), worker)
                 assert is_relocating()
-                await on.relocation.finish()
+                await on.relocation.stop()
                 assert not is_relocating()
                 on.relocation.maybe_begin(asyncio.get_running_loop(), worker)
                 assert not is_relocating()

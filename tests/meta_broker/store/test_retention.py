@@ -78,7 +78,7 @@ class Stage:
             self.store.journal.wait_flushed(self.store.journal.end, WAIT_S)
             self.store.advance()
             self.store.checkpoints.maybe_begin(asyncio.get_running_loop(), self._worker)
-            await self.store.finish_checkpoint()
+            await self.store.stop_jobs()
 
     async def checkpoint(self) -> None:
         """Have a checkpoint taken, while everything else goes on."""
@@ -226,7 +226,7 @@ def test_a_copy_that_waits_for_its_first_bytes_has_nothing_to_drop(tmp_path: Pat
             for _ in range(3):
                 store.advance()
                 store.checkpoints.maybe_begin(asyncio.get_running_loop(), worker)
-                await store.finish_checkpoint()
+                await store.stop_jobs()
             store.last_checkpoint()
         finally:
             store.close()
@@ -257,7 +257,7 @@ def test_a_copy_whose_own_clock_is_ahead_keeps_what_its_master_keeps(tmp_path: P
                 await asyncio.sleep(0.15)
                 store.advance()
                 store.checkpoints.maybe_begin(asyncio.get_running_loop(), worker)
-                await store.finish_checkpoint()
+                await store.stop_jobs()
 
         try:
             before = len(store.journal.segments)

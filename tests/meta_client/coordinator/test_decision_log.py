@@ -89,10 +89,10 @@ def test_a_log_that_is_written_meanwhile_is_not_corrupt(tmp_path: Path, monkeypa
     class Slow(Scanner):
         """A reader that the coordinator overtakes before it judges the end."""
 
-        def finish(self) -> ScanEnd:
+        def judge_end(self) -> ScanEnd:
             while more:
                 log.decide(more.pop(), "b")
-            return super().finish()
+            return super().judge_end()
 
     monkeypatch.setattr(decision_log, "Scanner", Slow)
     assert len(read_decisions(tmp_path).unfinished) == 4
