@@ -244,7 +244,7 @@ class Broker:
         clock, sync_s = asyncio.get_running_loop().time, 0.0
         finish_until = clock() + context.config.broker.stop_seconds_max
         if registration is not None:
-            await registration.leave()
+            await registration.unregister()
             sync_s = context.config.zookeeper_section.sync_ms / 1000
         see_until = clock() + sync_s
         while server.has_connections and not self._stop_now.is_set():

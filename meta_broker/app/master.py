@@ -151,7 +151,7 @@ class MasterRole(Role):
             ready()
             return None
         registration = RegistrationTask(membership, start.end)
-        start.stack.push_async_callback(registration.leave)  # first out
+        start.stack.push_async_callback(registration.unregister)  # first out
         registration.begin(url, self._announcer.registrations(), self._store.transactions.state.epoch, ready)
         return registration
 

@@ -98,7 +98,7 @@ class SlaveRole(Role):
         self._registration = None
         if start.membership is not None and replica.serves:
             self._registration = RegistrationTask(start.membership, functools.partial(_not_registered, start))
-            start.stack.push_async_callback(self._registration.leave)  # first out
+            start.stack.push_async_callback(self._registration.unregister)  # first out
         on_ready(_ready_line(self.config, replica, str(start.url)))
         return self._registration
 

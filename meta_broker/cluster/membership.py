@@ -1,4 +1,4 @@
-"""The broker in ZooKeeper: one thread that registers, registers again after a lost session, and leaves.
+"""The broker in ZooKeeper: one thread that registers, registers again after a lost session, and unregisters.
 
 All blocking calls to ZooKeeper run here; the loop and kazoo's threads only enqueue. `registration_plan` chooses the
 next step.
@@ -56,7 +56,7 @@ class Membership:
     def __init__(self, config: BrokerConfig, connect: str, on_ended: Callable[[Exception], None]) -> None:
         section = config.zookeeper_section
         self._plan = RegistrationPlan(config.checksum)  # used by the membership thread once that runs
-        self._events: queue.SimpleQueue[_News | None] = queue.SimpleQueue()  # for it; None: leave
+        self._events: queue.SimpleQueue[_News | None] = queue.SimpleQueue()  # for it; None: unregister
         self._session = ZooKeeperSession(
             connect,
             section.root,
@@ -73,8 +73,8 @@ class Membership:
         self._registration: BrokerRegistration | None = None
         self._epoch = 0  # of the journal
         self._cancelled = threading.Event()
-        self._joined = threading.Event()  # every topic was tried once, or joining failed
-        self._rejection: BrokerIdTaken | Superseded | None = None  # set before _joined
+        self._first_try_done = threading.Event()  # every topic was tried once, or registering failed
+        self._rejection: BrokerIdTaken | Superseded | None = None  # set before _first_try_done
         self._failed_topics: list[str] = []  # replaced as a whole
         self._giving_up = threading.Lock()  # guards _awaited, and its callback
         self._awaited: tuple[int, Callable[[], None]] | None = None  # by `come_back`: session epoch, callback
@@ -97,11 +97,11 @@ class Membership:
 
     def end_former_session(self) -> None:
         """Begin to end the session that a killed broker left in this directory, which must be locked. Returns at
-        once; idempotent. `join` calls it if nothing else did, and waits for it.
+        once; idempotent. `register` calls it if nothing else did, and waits for it.
         """
         self._former.begin_ending()
 
-    def join(self, url: BrokerUrl, topics: Mapping[str, TopicRegistration], epoch: int) -> None:
+    def register(self, url: BrokerUrl, topics: Mapping[str, TopicRegistration], epoch: int) -> None:
         """Register, then keep registered. The port must be open, recovery done, the directory locked. Blocks.
 
         Ends the session that a killed broker left in this directory first. Waits for a holder elsewhere as long as it
@@ -123,7 +123,7 @@ class Membership:
         self._former.end()
         self._insist("registration", lambda: self._register_first(registration))
         self._thread.start()
-        self._joined.wait()
+        self._first_try_done.wait()
         if self._rejection is not None:
             raise self._rejection
         if self._cancelled.is_set():
@@ -167,9 +167,9 @@ class Membership:
         return self._registration is not None and self._plan.is_registered
 
     def cancel(self) -> None:
-        """Make a waiting `join` or `replication` give up. Any thread."""
+        """Make a waiting `register` or `replication` give up. Any thread."""
         self._cancelled.set()
-        self._joined.set()
+        self._first_try_done.set()
         if (registration := self._registration) is not None:
             registration.cancel()
 
@@ -193,7 +193,7 @@ class Membership:
         self._awaited = self._session.epoch + 1, registered  # before `start`, which may return after the registration
         self._session.start()
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """Unregister, so that no new clients come, and end the session. Blocks; idempotent."""
         if self._registration is None:
             return
@@ -274,19 +274,19 @@ class Membership:
                 if (step := self._plan.next(time.monotonic())) is not None:
                     self._attempt(step)
                 if self._plan.is_complete:
-                    self._joined.set()
+                    self._first_try_done.set()
         except (BrokerIdTaken, Superseded) as error:
-            if self._joined.is_set():
+            if self._first_try_done.is_set():
                 self._on_ended(error)
             else:
                 self._rejection = error
         except Exception as error:
             self._on_ended(error)
         finally:
-            self._joined.set()  # else join() would wait without a limit
+            self._first_try_done.set()  # else register() would wait without a limit
 
     def _next_event(self) -> bool:
-        """Apply all queued events; if there is nothing to do, wait for one first. False: leave."""
+        """Apply all queued events; if there is nothing to do, wait for one first. False: unregister."""
         now = time.monotonic()
         must_wait = self._plan.next(now) is None
         try:
@@ -343,7 +343,7 @@ class Membership:
                 some(failed),
                 next(iter(failed.values())),
             )
-        if self._joined.is_set():  # during join() one line covers all
+        if self._first_try_done.is_set():  # during register() one line covers all
             for topic, offered in topics.items():
                 if topic not in failed:
                     log.info("topic %s topic=%s", "unregistered" if offered is None else "registered", topic)

@@ -35,9 +35,9 @@ class RegistrationTask:
         epoch: int,
         registered: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start `Membership.join`; return at once, and call *registered* once it is done."""
+        """Start `Membership.register`; return at once, and call *registered* once it is done."""
         assert self._task is None
-        registering = asyncio.to_thread(self._membership.join, url, topics, epoch)
+        registering = asyncio.to_thread(self._membership.register, url, topics, epoch)
         self._task = asyncio.get_running_loop().create_task(registering)
         self._task.add_done_callback(lambda task: self._ended(task, registered))
 
@@ -55,10 +55,10 @@ class RegistrationTask:
             self._task = None
             self._failed(error)
 
-    async def leave(self) -> None:
+    async def unregister(self) -> None:
         """Cancel a running registration, and unregister. Idempotent."""
         self._is_leaving = True
         self._membership.cancel()
         if self._task is not None:
             await asyncio.wait([self._task])
-        await asyncio.to_thread(self._membership.leave)
+        await asyncio.to_thread(self._membership.unregister)

@@ -54,7 +54,7 @@ class Identified(ABC):
         """Account of the principal, or without one of the address; None: it has no quota."""
         return None if self.throttle is None else self.throttle.account
 
-    def join(self, account: QuotaAccount | None) -> None:
+    def use_account(self, account: QuotaAccount | None) -> None:
         """Stay within the quota of *account* from now on; None: of none. The former account counts it no longer."""
         if account is self.account:
             return

@@ -198,7 +198,7 @@ class Server:
             if gate is not None and gate.has_changed(connection):
                 connection.drop("the rights of its principal have changed")
             else:
-                connection.join(self._account_of(connection, connection.principal))
+                connection.use_account(self._account_of(connection, connection.principal))
 
     def _account_of(self, connection: ClientConnection, principal: Principal | None) -> QuotaAccount | None:
         """Return the account that *connection* uses as *principal*; None: it has no limit."""
@@ -223,7 +223,7 @@ class Server:
         if not self.limit.admits(transport, connection, account, len(self._connections)):
             return False
         self._connections.add(connection)
-        connection.join(account)
+        connection.use_account(account)
         self._no_connections.clear()
         self._dispatcher.context.counters.connections += 1
         return True
@@ -263,7 +263,7 @@ class Server:
         if account is not None and account is not connection.account and (why := account.why_no_connection()):
             account.refused(Limit.CONNECTIONS, self._loop.time(), connection.name)
             return why
-        connection.join(account)
+        connection.use_account(account)
         return ""
 
     def is_journal_full(self) -> bool:

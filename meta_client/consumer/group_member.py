@@ -144,7 +144,7 @@ class GroupMember:
             return
         try:
             self._rebalances.heard("started")
-            self._join()
+            self._join_group()
             self._maybe_rebalance()
             self._fetcher.assignments.resume(0)
         except Exception as error:
@@ -231,9 +231,9 @@ class GroupMember:
             self._rebalances.moved(set(), dropped)
             _log.warning("session lost, starting over group=%s partitions=%d", self._member.group, len(dropped))
 
-    def _join(self) -> None:
+    def _join_group(self) -> None:
         epoch = self._session.epoch
-        self._membership.join(self._member.topics, _log.warning)
+        self._membership.join_group(self._member.topics, _log.warning)
         self._joined_epoch = epoch
 
     def _maybe_rebalance(self) -> None:
@@ -266,7 +266,7 @@ class GroupMember:
     def _rebalance(self) -> bool:
         """Try once; False if another member, or a listener of ours, still holds a partition that is to move."""
         if not self._joined_epoch or self._membership.topics() is None:
-            self._join()
+            self._join_group()
         snapshot = self._snapshot = self._read_snapshot()
         plan = plan_rebalance(snapshot, self._member.consumer_id, self._owned.keys(), self._strategy)
         self._fetcher.set_brokers(read_brokers(self._session))
@@ -345,6 +345,6 @@ class GroupMember:
             return
         try:
             self._owned.finish_releases(())
-            self._membership.leave()
+            self._membership.leave_group()
         except ZooKeeperError as error:
             _log.warning("leave deferred to session expiry group=%s error=%s", self._member.group, error)

@@ -56,7 +56,7 @@ class BackgroundRecovery:
         self._is_running = False
         self._is_called = False
 
-    def leave(self, ways: Mapping[str, Way]) -> None:
+    def add_ways(self, ways: Mapping[str, Way]) -> None:
         """Register *ways* to unfinished branches."""
         with self._lock:
             self._ways.update(ways)
@@ -75,7 +75,7 @@ class BackgroundRecovery:
             self._recover_until_done()
         except BaseException:
             with self._lock:
-                self._is_running = False  # the next call of `leave` starts another
+                self._is_running = False  # the next call of `add_ways` starts another
             raise
 
     def _recover_until_done(self) -> None:

@@ -118,7 +118,7 @@ class CoordinatedTransaction:
         self._shared.in_flight.remove(self.xid)
         self._shared.counter.ended(self._step)
         if self._is_left:
-            self._shared.recovery.leave({one.resource_id(): one.spare for one in (self._database, self._broker)})
+            self._shared.recovery.add_ways({one.resource_id(): one.spare for one in (self._database, self._broker)})
 
     def _commit(self) -> None:
         if self._spans is not None:

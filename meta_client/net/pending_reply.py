@@ -39,7 +39,7 @@ class PendingReply:
         self._source = source
         self.waiters: list[Waiter] = []  # until it is done
 
-    def join(self, timeout_s: float) -> None:
+    def wait_until_done(self, timeout_s: float) -> None:
         """Wait until the reply is done or *timeout_s* seconds have passed."""
         if not self.is_done:
             deadline = time.monotonic() + timeout_s
@@ -49,7 +49,7 @@ class PendingReply:
     def wait(self, timeout_s: float) -> Response:
         """Return the response. Raises ReplyTimeout (final: a late reply is dropped) or ConnectionLost."""
         if not self.is_done:
-            self.join(timeout_s)
+            self.wait_until_done(timeout_s)
             if not self.is_done:
                 self._source.expire(self.opaque, timeout_s)
                 wait_done(self, math.inf)  # if expire() came too late, another thread is about to complete the reply

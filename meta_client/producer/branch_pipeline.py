@@ -172,7 +172,7 @@ class BranchPipeline:
 
     def wait_for(self, verb: TransactionVerb, reply: PendingReply, deadline: Deadline) -> Result | SendFailed:
         """Wait for *reply* to *verb* and for all answers before it. Returns and raises as `call`."""
-        reply.join(deadline.remaining_s())  # the last answer first: the earlier ones are here then
+        reply.wait_until_done(deadline.remaining_s())  # the last answer first: the earlier ones are here then
         self._await_begin(deadline)
         while self._awaiting:
             self._await_next(deadline)

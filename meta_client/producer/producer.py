@@ -245,7 +245,7 @@ class Producer:
 
     def join(self) -> None:
         """Make the calling thread or task the owner of the open transaction or branch: others get TransactionMisuse."""
-        self._owner.join()
+        self._owner.transfer_to_caller()
 
     def enter(self, transaction: Enlists) -> None:
         """Send into *transaction* until `leave`; called by Transaction.join. Raises TransactionMisuse."""

@@ -9,12 +9,12 @@ _Caller = tuple[threading.Thread, "asyncio.Task[object] | None"]
 
 
 class TransactionOwner:
-    """Thread or task that an open transaction belongs to: the one that creates this, until another one joins."""
+    """Thread or task that an open transaction belongs to: the one that creates this, until it is transferred."""
 
     def __init__(self) -> None:
         self._owner = _caller()
 
-    def join(self) -> None:
+    def transfer_to_caller(self) -> None:
         """Make the caller the owner."""
         self._owner = _caller()
 

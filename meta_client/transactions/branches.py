@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 class OpenBranches:
     """Messages sent by the producers of a transaction. Used by one thread or task at a time: the last to call
-    `join`."""
+    `transfer_to_caller`."""
 
     def __init__(
         self, verbs: XaVerbs, gtrid: str, timeout_s: float, xid_at: Callable[[str, int], Xid] = xid_of
@@ -41,9 +41,9 @@ class OpenBranches:
         self._by_broker: dict[int, XaBranches] = {}
         self._is_open = True
 
-    def join(self) -> None:
+    def transfer_to_caller(self) -> None:
         """Make the calling thread or task the owner."""
-        self._owner.join()
+        self._owner.transfer_to_caller()
 
     def check(self) -> None:
         """Raise TransactionMisuse in any other thread or task, and after the end."""

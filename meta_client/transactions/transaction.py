@@ -86,7 +86,7 @@ class Transaction:
         compression. Without a producer, make the calling thread the owner of the block. Raises TransactionMisuse."""
         branches = self._open_branches()
         if producer is None:
-            branches.join()
+            branches.transfer_to_caller()
             return
         branches.check()
         producer.enter(branches)

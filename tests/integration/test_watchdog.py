@@ -69,7 +69,7 @@ def test_a_share_that_nobody_claims_or_lets_go_is_named(
 ) -> None:
     """A member that claims nothing, and an owner that is no member: genuine ones can do both."""
     stuck, client = open_client(), open_client(session_timeout_ms=2_000)
-    ConsumerMembership(stuck.session, "group", "group_aaa").join(frozenset({"wide"}), print)
+    ConsumerMembership(stuck.session, "group", "group_aaa").join_group(frozenset({"wide"}), print)
     assert stuck.session.create("/meta/consumers/group/owners/wide/0-7", b"group_ghost", ephemeral=True)
     consumer = client.consumer("group", config=WATCHFUL)
     consumer.subscribe("wide", Inbox())

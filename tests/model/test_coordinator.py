@@ -45,7 +45,7 @@ class _Process(Process):
 
     # -- as a Resolver, and as what is waited for -------------------------------------------------------------------
 
-    def leave(self, ways: object) -> None:
+    def add_ways(self, ways: object) -> None:
         self.leaving.append(getcurrent())
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -43,7 +43,7 @@ class ConsumerMembership:
         self._path = session.paths.of(ConsumerKey(group, consumer_id))
         self._cancelled = threading.Event()
 
-    def join(self, topics: frozenset[str], progress: Callable[[str], None]) -> None:
+    def join_group(self, topics: frozenset[str], progress: Callable[[str], None]) -> None:
         """Enter the group with these topics. Call it again after LOST, or to change the topics.
 
         Waits one session timeout for a configured id that is taken, perhaps by a crashed process; calls *progress* once
@@ -63,7 +63,7 @@ class ConsumerMembership:
             raise ConsumerIdTaken(f"{self._path} belongs to a live consumer: stop it, or use another consumer id")
 
     def cancel(self) -> None:
-        """Make a join() that waits raise at once."""
+        """Make a join_group() that waits raise at once."""
         self._cancelled.set()
 
     def trigger_rebalance(self) -> None:
@@ -78,13 +78,12 @@ class ConsumerMembership:
             again = Remove(self._path, node.version), Create(self._path, node.data, ephemeral=True)
             self._session.transact_many([again])
 
-    def leave(self) -> None:
+    def leave_group(self) -> None:
         """Remove the id node. Idempotent."""
         release(self._session, self._path)
 
     def topics(self) -> frozenset[str] | None:
-        """Return the topics in the id node; None if it is gone, or another client overwrote it, and join() must be
-        called again."""
+        """Return the topics in the id node; None if it is gone, or another client's: call join_group() again."""
         node = self._session.read(self._path)
         try:
             return None if node is None else decode_topics(self._path, node.data)

@@ -429,7 +429,7 @@ def test_a_change_of_the_in_sync_set_waits_for_no_topics(
     membership = Membership(config, zookeeper.connect, lambda error: None)
     membership.connect()
     with contextlib.closing(membership), ThreadPoolExecutor(1) as worker:
-        membership.join(BrokerUrl("127.0.0.1", 1), {}, 1)
+        membership.register(BrokerUrl("127.0.0.1", 1), {}, 1)
         before: queue.SimpleQueue[int] = queue.SimpleQueue()
         announced = threading.Event()
         wanted = ReplicationNode(epoch=1)
@@ -442,7 +442,7 @@ def test_a_change_of_the_in_sync_set_waits_for_no_topics(
         assert before.get(timeout=60) == 0
         assert membership.replication() == wanted
         wait_until(lambda: len(session.children("/meta/brokers/topics")) == 400)
-        worker.submit(membership.leave).result(60)
+        worker.submit(membership.unregister).result(60)
         assert session.children("/meta/brokers/topics-sub/used-0") == []
 
 
@@ -498,10 +498,10 @@ def test_a_mistake_of_its_thread_ends_the_broker(zookeeper: Chroot, tmp_path: Pa
     membership = Membership(config, zookeeper.connect, ended.put)
     membership.connect()
     try:
-        membership.join(BrokerUrl("127.0.0.1", 8123), {}, 1)
+        membership.register(BrokerUrl("127.0.0.1", 8123), {}, 1)
         unspeakable = os.fsdecode(b"\xff")
         membership.position_changed(JournalPosition(epoch=1, incarnation=1, end=1, directory=unspeakable, host="h"))
         assert isinstance(ended.get(timeout=60), UnicodeEncodeError)
     finally:
-        membership.leave()
+        membership.unregister()
         membership.close()

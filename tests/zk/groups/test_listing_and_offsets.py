@@ -52,11 +52,11 @@ def test_groups_are_listed_with_members_owners_and_offsets(
     session: ZooKeeperSession, open_session: Callable[..., ZooKeeperSession]
 ) -> None:
     assert list_groups(session) == []
-    ConsumerMembership(session, "g1", CONSUMER).join(frozenset({"meta-test"}), print)
+    ConsumerMembership(session, "g1", CONSUMER).join_group(frozenset({"meta-test"}), print)
     Ownership(session, "g1", CONSUMER).claim_many([("meta-test", P0), ("meta-test", P1)])
     ZooKeeperOffsets(session, "g1").commit({("meta-test", P0): OffsetNode(25, 100000), ("old", P1): OffsetNode(7)})
     replica = "meta-slave-group_1_10.0.0.10-1"
-    ConsumerMembership(open_session(), "meta-slave-group_1", replica).join(frozenset({"meta-test"}), print)
+    ConsumerMembership(open_session(), "meta-slave-group_1", replica).join_group(frozenset({"meta-test"}), print)
     assert data_of(session, f"/meta/consumers/g1/ids/{CONSUMER}") == (b"meta-test", True)
     assert data_of(session, "/meta/consumers/g1/owners/meta-test/0-0") == (CONSUMER.encode(), True)
     assert list_groups(session) == [
@@ -75,7 +75,7 @@ def test_groups_are_listed_with_members_owners_and_offsets(
 
 
 def test_malformed_nodes_of_a_group_cost_themselves(session: ZooKeeperSession) -> None:
-    ConsumerMembership(session, "g1", CONSUMER).join(frozenset({"t"}), print)
+    ConsumerMembership(session, "g1", CONSUMER).join_group(frozenset({"t"}), print)
     Ownership(session, "g1", CONSUMER).claim_many([("t", P0), ("t", P1)])
     ZooKeeperOffsets(session, "g1").commit({("t", P0): OffsetNode(25)})
     bad = ["/meta/consumers/g1/ids/g1_x", "/meta/consumers/g1/offsets/t/0-1"]

@@ -28,7 +28,7 @@ def test_consumer_ids() -> None:
 
 def test_members_by_topic_in_string_order(session: ZooKeeperSession, open_session: OpenSession) -> None:
     for consumer, topics in {"g1_9": {"a", "b"}, "g1_10": {"a"}}.items():
-        ConsumerMembership(open_session(), "g1", consumer).join(frozenset(topics), no_wait)
+        ConsumerMembership(open_session(), "g1", consumer).join_group(frozenset(topics), no_wait)
     node = session.read("/meta/consumers/g1/ids/g1_9")
     assert node is not None
     assert (node.data, node.session_id != 0) == (b"a,b", True)
@@ -38,35 +38,35 @@ def test_members_by_topic_in_string_order(session: ZooKeeperSession, open_sessio
 
 def test_joining_again_changes_the_topics(session: ZooKeeperSession) -> None:
     member = ConsumerMembership(session, "g1", "g1_c")
-    member.join(frozenset({"a"}), no_wait)
-    member.join(frozenset({"a"}), no_wait)
-    member.join(frozenset({"a", "b"}), no_wait)
+    member.join_group(frozenset({"a"}), no_wait)
+    member.join_group(frozenset({"a"}), no_wait)
+    member.join_group(frozenset({"a", "b"}), no_wait)
     assert member.topics() == frozenset({"a", "b"})
-    member.leave()
-    member.leave()
+    member.leave_group()
+    member.leave_group()
     assert member.topics() is None
 
 
 def test_a_topic_with_a_comma_is_refused(session: ZooKeeperSession) -> None:
     with pytest.raises(ZooKeeperError, match="'a,b' holds a comma"):
-        ConsumerMembership(session, "g1", "g1_c").join(frozenset({"a,b"}), no_wait)
+        ConsumerMembership(session, "g1", "g1_c").join_group(frozenset({"a,b"}), no_wait)
 
 
 def test_a_live_consumers_id_is_refused(session: ZooKeeperSession, open_session: OpenSession) -> None:
-    ConsumerMembership(session, "g1", "g1_c").join(frozenset({"a"}), no_wait)
+    ConsumerMembership(session, "g1", "g1_c").join_group(frozenset({"a"}), no_wait)
     second = ConsumerMembership(open_session(), "g1", "g1_c")
     with pytest.raises(ConsumerIdTaken, match="use another consumer id"):
-        second.join(frozenset({"a"}), lambda text: second.cancel())
-    second.leave()
+        second.join_group(frozenset({"a"}), lambda text: second.cancel())
+    second.leave_group()
     assert read_group(session, "g1").consumers == {"a": ("g1_c",)}
 
 
 def test_a_crashed_consumers_id_is_waited_for(session: ZooKeeperSession, open_session: OpenSession) -> None:
     crashed = open_session()
-    ConsumerMembership(crashed, "g1", "g1_c").join(frozenset({"a"}), no_wait)
+    ConsumerMembership(crashed, "g1", "g1_c").join_group(frozenset({"a"}), no_wait)
     told = threading.Event()
     thread = threading.Thread(
-        target=ConsumerMembership(session, "g1", "g1_c").join, args=[frozenset({"b"}), lambda text: told.set()]
+        target=ConsumerMembership(session, "g1", "g1_c").join_group, args=[frozenset({"b"}), lambda text: told.set()]
     )
     thread.start()
     assert told.wait(60)
@@ -80,16 +80,16 @@ def test_a_member_comes_back_after_expiry(
     session: ZooKeeperSession, expire: Callable[[ZooKeeperSession], None]
 ) -> None:
     member = ConsumerMembership(session, "g1", "g1_c")
-    member.join(frozenset({"a"}), no_wait)
+    member.join_group(frozenset({"a"}), no_wait)
     expire(session)
     assert member.topics() is None
-    member.join(frozenset({"a"}), no_wait)
+    member.join_group(frozenset({"a"}), no_wait)
     assert member.topics() == frozenset({"a"})
 
 
 def test_a_malformed_id_node_costs_itself_and_is_named(session: ZooKeeperSession) -> None:
     member = ConsumerMembership(session, "g1", "g1_c")
-    member.join(frozenset({"a"}), no_wait)
+    member.join_group(frozenset({"a"}), no_wait)
     session.write("/meta/consumers/g1/ids/g1_x", b"\xff\xfe")
     session.write("/meta/consumers/g1/ids/" + "y" * 2_000, b"a")  # longer than metaq would make it
     assert read_group(session, "g1").consumers == {"a": ("g1_c", "y" * 2_000)}
@@ -98,8 +98,8 @@ def test_a_malformed_id_node_costs_itself_and_is_named(session: ZooKeeperSession
 
 def test_a_member_whose_id_node_was_overwritten_joins_again(session: ZooKeeperSession) -> None:
     member = ConsumerMembership(session, "g1", "g1_c")
-    member.join(frozenset({"a"}), no_wait)
+    member.join_group(frozenset({"a"}), no_wait)
     session.write("/meta/consumers/g1/ids/g1_c", b"\xff")
     assert member.topics() is None
-    member.join(frozenset({"a"}), no_wait)
+    member.join_group(frozenset({"a"}), no_wait)
     assert member.topics() == frozenset({"a"})
