@@ -136,7 +136,9 @@ def _relocate(state: JournalState, loss: UnresolvedLoss, header: RecordHeader, r
     return _unless_whole(state, loss, relocate.branch_lsn, lambda branch: _has_relocated_extents(branch, relocate))
 
 
-def _decide(state: JournalState, loss: UnresolvedLoss, header: RecordHeader, decided: Heuristic) -> Reconciled:
+def _end_heuristically(
+    state: JournalState, loss: UnresolvedLoss, header: RecordHeader, decided: Heuristic
+) -> Reconciled:
     del header
     return _unless_whole(state, loss, decided.branch_lsn, lambda branch: _is_decided_branch(branch, decided))
 
@@ -165,7 +167,7 @@ _ASSUMPTIONS: Final[dict[type[Record], Callable[[JournalState, UnresolvedLoss, R
     Rollback: _rollback,
     Commit: _commit,
     Relocate: _relocate,
-    Heuristic: _decide,
+    Heuristic: _end_heuristically,
     Forget: _forget,
     TopicChange: _change_topic,
 }

@@ -149,7 +149,7 @@ def _relocate(state: JournalState, header: RecordHeader, record: Relocate) -> Se
     return []
 
 
-def _decide(state: JournalState, header: RecordHeader, record: Heuristic) -> Sequence[IndexUpdate]:
+def _end_heuristically(state: JournalState, header: RecordHeader, record: Heuristic) -> Sequence[IndexUpdate]:
     branch, key = _live(state, record.key, record.branch_lsn), record.key
     seen = branch.prepared_ms, branch.messages, branch.bytes
     if not isinstance(key, XaKey) or seen != (record.prepared_ms, record.messages, record.bytes):
@@ -294,7 +294,7 @@ _MEANINGS: Final[dict[type[Record], Callable[[JournalState, RecordHeader, Any], 
     Commit: _commit,
     Rollback: _rollback,
     Relocate: _relocate,
-    Heuristic: _decide,
+    Heuristic: _end_heuristically,
     LedgerEntry: _record_finding,
     Forget: _forget,
     Epoch: _begin_epoch,

@@ -274,13 +274,12 @@ class JournalTransactionStore(CheckpointedState):
 
     # -- heuristics: what an operator decides, and finds ----------------------------------------------------------
 
-    def decide(self, transaction: LiveBranch, decision: HeuristicDecision, who: str, why: str) -> AppendResult:
+    def end_heuristically(
+        self, transaction: LiveBranch, decision: HeuristicDecision, who: str, why: str
+    ) -> AppendResult:
         """End a prepared branch by an operator's decision, with its evidence. A second record carries it out, except
-        for COMPLETE; if only the first survives, the next open appends the second.
-
-        Raises XaError unless the branch is prepared, ValueError if *who* or *why* is empty or too long, or if too many
-        decisions are not forgotten.
-        """
+        for COMPLETE; if only the first survives, the next open appends the second. Raises XaError unless the branch is
+        prepared, ValueError if *who* or *why* is empty or too long, or if too many decisions are not forgotten."""
         next_state(transaction.key, transaction.state, EVENTS[decision])
         if (known := len(self.state.heuristics)) >= HEURISTICS_MAX:
             raise ValueError(f"{known} decisions of operators are remembered: forget some with `metaq txn forget`")

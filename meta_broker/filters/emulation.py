@@ -30,7 +30,7 @@ class Skip:
     size: int
 
 
-def decide(verdicts: Sequence[FrameVerdict], size: int) -> Deliver | Skip:
+def choose_reply(verdicts: Sequence[FrameVerdict], size: int) -> Deliver | Skip:
     """Return the reply to a get whose slice has *size* bytes: a run of accepted messages, or a 301 past rejected
     ones.
 

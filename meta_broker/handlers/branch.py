@@ -58,7 +58,7 @@ class BranchHandler:
                 result = AppendResult(store.record_finding(entry), [])
             elif command.verb is not BranchVerb.SHOW:
                 decision = _DECISIONS[command.verb]
-                result = store.decide(store.find(key), decision, who, command.why)
+                result = store.end_heuristically(store.find(key), decision, who, command.why)
                 context.counters.commits += decision is HeuristicDecision.COMMIT
                 context.counters.rollbacks += decision is HeuristicDecision.ROLLBACK
                 log.warning(

@@ -12,7 +12,7 @@ import msgspec
 from journal.archive.download import ObjectDamaged, ObjectMissing
 from journal.errors import StorageFailed
 from journal.records.record import PartitionName
-from meta_broker.filters.emulation import Skip, decide
+from meta_broker.filters.emulation import Skip, choose_reply
 from meta_broker.filters.process import FilterFailed, FilterProcess
 from meta_broker.filters.runner import Filters
 from meta_broker.handlers.context import Context, Peer
@@ -215,7 +215,7 @@ class MessageReader:
                     peer.send(await self._when_loaded(lambda: _in_gap(index, request)))
                     return
                 verdicts = await process.ask(request.group, chunk)
-                answer = decide(verdicts, len(chunk))
+                answer = choose_reply(verdicts, len(chunk))
             except IndexDamaged as error:
                 peer.send(index_damaged(self._context, error, request.opaque))
                 return

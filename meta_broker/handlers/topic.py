@@ -10,7 +10,7 @@ from journal.state.journal_state import OffsetRange
 from journal.state.live_branch import AppendResult
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.writes import WriteReplies
-from meta_broker.store.topic_decisions import KnownTopic, TopicCommandRejected, decide
+from meta_broker.store.topic_decisions import KnownTopic, TopicCommandRejected, plan_change
 from meta_broker.store.topics import stored_partitions
 from meta_client.protocol.compression import NO_COMPRESSION
 from meta_client.protocol.encoder import encode_result
@@ -35,7 +35,7 @@ class TopicHandler:
             settings = dict(command.settings)
             if len(settings) < len(command.settings):
                 raise TopicCommandRejected(Status.BAD_REQUEST, "a setting is given twice: say each once")
-            change = decide(command.verb, self._view(topic), settings)
+            change = plan_change(command.verb, self._view(topic), settings)
             lsn = context.store.transactions.change_topic(change) if change is not None else context.store.journal.end
         except (TopicCommandRejected, RecordTooLarge, ValueError) as error:
             status = error.status if isinstance(error, TopicCommandRejected) else Status.BAD_REQUEST

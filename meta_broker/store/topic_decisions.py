@@ -59,7 +59,7 @@ class KnownTopic:
         return max(self.stored, self.settings.partitions if self.settings is not None else 0)
 
 
-def decide(verb: TopicVerb, view: KnownTopic, settings: Mapping[str, str]) -> TopicChange | None:
+def plan_change(verb: TopicVerb, view: KnownTopic, settings: Mapping[str, str]) -> TopicChange | None:
     """Return the change that *verb* makes; None: nothing changes. Raises TopicCommandRejected."""
     if "*" in view.topic:
         raise _bad(f"{view.topic} is a pattern: change its section of the configuration file and reload")

@@ -156,7 +156,7 @@ def _add_command(decision: HeuristicDecision, text: str) -> None:
     @click.option("--who", metavar="TEXT", help="Operator who answers for it.  [default: user@host]")
     @yes_option
     @json_option
-    def decide(
+    def end_by_hand(
         branch: str,
         zk: str,
         directory: Path | None,
@@ -173,7 +173,7 @@ def _add_command(decision: HeuristicDecision, text: str) -> None:
                 what = f"{decision.name.lower()} {key.xid} on broker {broker}, {messages} messages"
                 confirm(f"{what}: nothing undoes it. Go on?")
             name = who or f"{getpass.getuser()}@{socket.gethostname()}"
-            ended = branches.decide(key, broker, decision, name, why)
+            ended = branches.end_heuristically(key, broker, decision, name, why)
         if as_json:
             click.echo(json.dumps(ended | {"xid": str(key.xid)}))
             return

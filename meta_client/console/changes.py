@@ -135,7 +135,7 @@ def carry_out(settings: ConsoleSettings, name: str, broker_id: int, key: XaKey, 
         raise NoBranch("a reason is needed: it goes on record")
     if len(why.encode()) > WHY_BYTES_MAX:
         raise NoBranch(f"the reason is longer than {WHY_BYTES_MAX} bytes: shorten it")
-    ended = branches.decide(key, broker_id, BY_HAND[name], settings.who, why)
+    ended = branches.end_heuristically(key, broker_id, BY_HAND[name], settings.who, why)
     entry = ledger_row(ended | {"broker": broker_id}, key)
     return Done((f"{str(ended['state']).replace('_', ' ')}: {key.xid}",), entry)
 

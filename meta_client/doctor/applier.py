@@ -47,7 +47,7 @@ def apply(case: Case, verbs: Callable[[str], XaVerbs]) -> Iterator[Applied]:
     outcome = case.decision.said
     if certain and case.owner is Owner.TABLE:
         try:
-            outcome = _decide(case)
+            outcome = _resolve(case)
         except RowLocked as error:  # its transaction may be committing right now
             is_at_work = case.age is not Age.STUCK
             yield from (Applied(side, f"left alone: {error}", is_over=False, is_at_work=is_at_work) for side in certain)
@@ -84,7 +84,7 @@ def record_finding(case: Case, side: Side, who: str, why: str, verbs: Callable[[
     return Applied(side, what, is_over=False)
 
 
-def _decide(case: Case) -> OwnerAnswer:
+def _resolve(case: Case) -> OwnerAnswer:
     """Return the row's decision, which is on disk; insert the rollback row if there was none before. NONE: the row has
     been deleted since."""
     table = _open(case)

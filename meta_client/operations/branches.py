@@ -50,7 +50,7 @@ class OperatorBranches(Protocol):
     def show(self, key: XaKey, broker_id: int) -> Report:
         """Report on one branch. Raises MetaError, JournalError."""
 
-    def decide(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
+    def end_heuristically(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
         """End a branch; durable on return. Raises as show."""
 
     def forget(self, key: XaKey, broker_id: int) -> None:
@@ -110,7 +110,7 @@ class OnlineBranches:
     def show(self, key: XaKey, broker_id: int) -> Report:
         return self._ask(_command(BranchVerb.SHOW, key), broker_id)
 
-    def decide(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
+    def end_heuristically(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
         verb = BranchVerb(decision.name.lower())
         return self._ask(BranchCommand(verb, key, who, why, next_opaque()), broker_id)
 
@@ -183,10 +183,10 @@ class OfflineBranches:
             raise NoBranch(f"{self._directory} holds no branch {key} in doubt: see metaq txn list --dir")
         return found[0]
 
-    def decide(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
+    def end_heuristically(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
         try:
             with opened_store(self._directory, version("metaq-broker")) as store:
-                store.journal.wait_flushed(store.decide(store.find(key), decision, who, why).lsn)
+                store.journal.wait_flushed(store.end_heuristically(store.find(key), decision, who, why).lsn)
         except (VerbRefused, ValueError) as error:  # not in doubt, or a who or why that does not fit a record
             raise NoBranch(str(error)) from error
         audit_offline(self._directory, f"branch-{decision.name.lower()}", key=key, who=who, why=why)

@@ -72,7 +72,7 @@ class CommitSequence:
         Raises PrepareFailed or the database's error if rolled back, DecisionUnknown if the outcome is unknown. With
         *waits*, raises as Finisher.send_commit although committed.
         """
-        self.decide(self.record(), waits=waits)
+        self.commit_recorded(self.record(), waits=waits)
 
     def record(self) -> tuple[int, ...]:
         """Prepare the brokers and insert the row: all that precedes the database's COMMIT. Return the prepared brokers.
@@ -92,10 +92,10 @@ class CommitSequence:
             raise
         return brokers
 
-    def decide(self, brokers: tuple[int, ...], *, waits: bool) -> None:
+    def commit_recorded(self, brokers: tuple[int, ...], *, waits: bool) -> None:
         """Commit the database, then *brokers*. Raises as `commit`."""
         if brokers:
-            self._decide(brokers, waits=waits)
+            self._commit_database(brokers, waits=waits)
         else:
             self._commit_alone()
 
@@ -119,7 +119,7 @@ class CommitSequence:
             raise
         self._reach(CommitStep.DECIDED)
 
-    def _decide(self, brokers: tuple[int, ...], *, waits: bool) -> None:
+    def _commit_database(self, brokers: tuple[int, ...], *, waits: bool) -> None:
         began = time.monotonic()
         try:
             self._session.commit()

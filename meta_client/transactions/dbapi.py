@@ -222,7 +222,7 @@ class DbapiSession:
 
     def decide(self, gtrid: str, brokers: Collection[int]) -> None:
         known, mark = self._known, self._driver.mark
-        statement = self._driver.kind.dialect.decide(known.table, mark, mark, mark, began=mark)
+        statement = self._driver.kind.dialect.insert_decision(known.table, mark, mark, mark, began=mark)
         values = gtrid, *self._state.began, known.identity.age_s_max, brokers_text(brokers)
         xid = Xid(1, gtrid.encode(), b"")
         try:

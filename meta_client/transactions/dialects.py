@@ -84,7 +84,7 @@ class Dialect:
         """Return the SQL that `init` executes after `ddl`."""
         return _CHANGES[change].format(**self._words(), home=home)
 
-    def decide(self, table: str, gtrid: str, age_s: str, brokers: str, began: str = "") -> str:
+    def insert_decision(self, table: str, gtrid: str, age_s: str, brokers: str, began: str = "") -> str:
         """Return the INSERT of a commit row, from values or markers in this order, except that *began* precedes
         *age_s*.
 

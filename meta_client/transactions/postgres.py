@@ -69,7 +69,7 @@ class _Known:
     identity: TableIdentity
     schema: str
     table: str  # quoted, with its schema: the search path may change
-    decide: bytes  # constant, so that psycopg prepares it
+    insert_decision: bytes  # constant, so that psycopg prepares it
     dsn: str
     password: str
 
@@ -156,7 +156,7 @@ class PostgresSession:
         known = self._know()
         try:
             with plain_cursor(self._connection) as cursor:
-                cursor.execute(known.decide, (gtrid, known.identity.age_s_max, brokers_text(brokers)))
+                cursor.execute(known.insert_decision, (gtrid, known.identity.age_s_max, brokers_text(brokers)))
                 check_stored(cursor.rowcount, gtrid)
         except _DONE_AGAIN:
             raise
@@ -291,5 +291,5 @@ def _look_up(connection: _Connection, schema: str | None = None) -> _Known:
     with plain_cursor(connection) as cursor:
         identity, schema = look_up(ask, schema)
     table = quoted(schema, TABLE)
-    decide = POSTGRES.decide(table.replace("%", "%%"), "%s", "%s", MARKED)
-    return _Known(identity, schema, table, decide.encode(encoding), info.dsn, info.password)
+    insert_decision = POSTGRES.insert_decision(table.replace("%", "%%"), "%s", "%s", MARKED)
+    return _Known(identity, schema, table, insert_decision.encode(encoding), info.dsn, info.password)

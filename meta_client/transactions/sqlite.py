@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 LOCK_TIMEOUT_S: Final = 1.0
 _FULL: Final = 2  # of PRAGMA synchronous
 _SAVEPOINT: Final = "metaq_block"  # ends with the transaction that the block was entered in
-_DECIDE: Final = SQLITE.decide(TABLE, "?", "?", "?", began="?")
+_INSERT_DECISION: Final = SQLITE.insert_decision(TABLE, "?", "?", "?", began="?")
 
 
 class SqliteSession:
@@ -88,7 +88,7 @@ class SqliteSession:
         assert self._identity is not None
         values = gtrid, self._began_s, self._identity.age_s_max, brokers_text(brokers)
         try:
-            check_stored(self._connection.execute(_DECIDE, values).rowcount, gtrid)
+            check_stored(self._connection.execute(_INSERT_DECISION, values).rowcount, gtrid)
             self._deletes_from = _deletes_from(self._connection)
         except sqlite3.Error as error:
             match _code_of(error):

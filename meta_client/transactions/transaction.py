@@ -124,7 +124,7 @@ class Transaction:
         sequence = self._sequence
         assert sequence is not None
         if error is None:
-            sequence.decide(self._record(sequence), waits=self._waits)
+            sequence.commit_recorded(self._record(sequence), waits=self._waits)
             return
         try:
             self._leave()
@@ -143,7 +143,7 @@ class Transaction:
         """Carry out the decision: the second half, after the database was to commit or roll back. Session.commit
         reports which, or that it is unknown. Raises as the end."""
         assert self._sequence is not None
-        self._sequence.decide(self._recorded, waits=self._waits)
+        self._sequence.commit_recorded(self._recorded, waits=self._waits)
 
     def _record(self, sequence: CommitSequence) -> tuple[int, ...]:
         try:

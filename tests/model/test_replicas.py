@@ -94,7 +94,7 @@ class Replicas:
                     branch = self.branches.pop(random.randrange(len(self.branches)))
                     if branch.state.name == "PREPARED" and random.random() < 0.3:
                         decision = random.choice(list(HeuristicDecision))
-                        self.index.publish_all(master.decide(branch, decision, "a test", "to see").updates)
+                        self.index.publish_all(master.end_heuristically(branch, decision, "a test", "to see").updates)
                     else:
                         one_phase = branch.state.name == "IN_USE"
                         self.index.publish_all(master.commit(branch, one_phase=one_phase).updates)

@@ -258,11 +258,11 @@ class TransactionStoreMachine(Counted):
         end = self.store.journal.end
         if live.state is not BranchState.PREPARED:
             with pytest.raises(VerbRefused, match=r"Cannot decide for it|Cannot"):
-                self.store.decide(live, decision, "the model", "to see")
+                self.store.end_heuristically(live, decision, "the model", "to see")
             assert self.store.journal.end == end
             return
         with appended(self.store) as records:
-            result = self.store.decide(live, decision, "the model", "to see")
+            result = self.store.end_heuristically(live, decision, "the model", "to see")
         self.index.publish_all(result.updates)
         note_decision(self.ledger, records, branch, live.key)
         del self.live[branch]

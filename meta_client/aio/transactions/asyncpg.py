@@ -104,7 +104,7 @@ class AsyncpgSession:
         identity, schema = self._know()
         values = gtrid, identity.age_s_max, brokers_text(brokers)
         try:
-            check_stored(self._ask(POSTGRES.decide(quoted(schema, TABLE), "%s", "%s", MARKED), values), gtrid)
+            check_stored(self._ask(POSTGRES.insert_decision(quoted(schema, TABLE), "%s", "%s", MARKED), values), gtrid)
         except self.failures as error:
             if getattr(error, "sqlstate", None) in _DONE_AGAIN:
                 raise

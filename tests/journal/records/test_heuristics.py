@@ -65,7 +65,7 @@ def test_a_decision_holds_through_restarts_until_it_is_forgotten(
     visible: bytes,
     with_checkpoint: bool,
 ) -> None:
-    result = store.decide(branch, decision, "ann@db1", "the order is in the database")
+    result = store.end_heuristically(branch, decision, "ann@db1", "the order is in the database")
     store.journal.wait_flushed(result.lsn)
     assert b"".join(store.journal.read(extent.lsn, extent.bytes) for _, _, extent in result.updates) == visible
     if with_checkpoint:
@@ -112,11 +112,11 @@ def test_only_a_prepared_branch_is_decided_about(store: JournalTransactionStore,
     other = store.begin(xa("order-2"))
     end = store.journal.end
     with pytest.raises(VerbRefused, match="only a prepared branch is in doubt") as caught:
-        store.decide(other, COMMIT, "ann", "why")
+        store.end_heuristically(other, COMMIT, "ann", "why")
     assert caught.value.code is XaCode.XAER_PROTO
     for who, why in [("", "why"), ("ann", ""), ("a" * (WHO_BYTES_MAX + 1), "why"), ("ann", "y" * (WHY_BYTES_MAX + 1))]:
         with pytest.raises(ValueError, match="bytes long"):
-            store.decide(branch, COMMIT, who, why)
+            store.end_heuristically(branch, COMMIT, who, why)
     assert store.journal.end == end
     assert store.recover() == [branch]
 
@@ -128,7 +128,7 @@ def test_forgetting_what_nobody_decided_does_nothing(store: JournalTransactionSt
 
 
 def test_a_new_branch_of_the_same_name_is_another_one(store: JournalTransactionStore, branch: LiveBranch) -> None:
-    store.decide(branch, ROLLBACK, "ann", "no row")
+    store.end_heuristically(branch, ROLLBACK, "ann", "no row")
     again = store.begin(KEY)
     store.transactional_put(again, ORDERS, [b"new"], 3, 1)
     assert store.find(KEY) is again
@@ -163,16 +163,16 @@ def test_unforgotten_decisions_are_bounded(store: JournalTransactionStore, monke
         store.prepare(branch)
         branches.append(branch)
     for branch in branches[:2]:
-        store.decide(branch, COMPLETE, "ann", "tested")
+        store.end_heuristically(branch, COMPLETE, "ann", "tested")
     with pytest.raises(ValueError, match="2 decisions of operators are remembered: forget some"):
-        store.decide(branches[2], COMPLETE, "ann", "tested")
+        store.end_heuristically(branches[2], COMPLETE, "ann", "tested")
     assert [found.key for found in store.recover()] == [branches[2].key]  # as it was
     store.forget(xa("many-0"))
-    store.decide(branches[2], COMPLETE, "ann", "tested")
+    store.end_heuristically(branches[2], COMPLETE, "ann", "tested")
 
 
 def test_a_checkpoint_that_lacks_a_decision_differs(store: JournalTransactionStore, branch: LiveBranch) -> None:
-    store.decide(branch, ROLLBACK, "ann", "no row")
+    store.end_heuristically(branch, ROLLBACK, "ann", "no row")
     told = checkpoint_of(store.state, {})
     assert list(differences(store.state, told)) == []
     assert list(differences(store.state, msgspec.structs.replace(told, heuristics=[]))) == [

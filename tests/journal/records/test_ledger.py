@@ -80,7 +80,7 @@ def test_it_is_beside_the_branch_and_goes_with_what_an_operator_decided() -> Non
     store.prepare(branch)
     store.record_finding(FOUND)
     assert store.find(KEY) is branch  # it can be decided and ended all the same
-    store.decide(branch, HeuristicDecision.ROLLBACK, "ann", "no row")
+    store.end_heuristically(branch, HeuristicDecision.ROLLBACK, "ann", "no row")
     assert (store.heuristics(), len(store.state.ledger)) == ([KEY], 1)
     store.forget(KEY)
     assert (store.heuristics(), len(store.state.ledger)) == ([], 0)

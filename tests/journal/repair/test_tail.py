@@ -88,7 +88,7 @@ def test_a_branch_is_told_once_by_what_became_of_it() -> None:
         store.prepare(begun(store, "in doubt"))
         store.commit(branches["committed"], one_phase=False)
         store.rollback(branches["rolled back"], RollbackReason.ASKED)
-        store.decide(branches["by hand"], HeuristicDecision.COMMIT, "me", "because")
+        store.end_heuristically(branches["by hand"], HeuristicDecision.COMMIT, "me", "because")
         one_phase = begun(store, "at once")
         store.commit(one_phase, one_phase=True)
 
@@ -134,8 +134,8 @@ def test_what_was_ended_there_and_is_in_doubt_here_is_named() -> None:
         store.prepare(again)
         store.commit(again, one_phase=False)
         store.rollback(branches["rolled back"])
-        store.decide(branches["by hand"], HeuristicDecision.ROLLBACK, "me", "because")
-        store.decide(branches["completed"], HeuristicDecision.COMPLETE, "you", "therefore")
+        store.end_heuristically(branches["by hand"], HeuristicDecision.ROLLBACK, "me", "because")
+        store.end_heuristically(branches["completed"], HeuristicDecision.COMPLETE, "you", "therefore")
         store.forget(xa("by hand"))
 
     tail = tail_behind(before, after)
@@ -183,7 +183,7 @@ def test_what_the_copy_does_again_is_not_lost(decision: HeuristicDecision) -> No
     put(there, ORDERS, b"before")
     branch = begun(there, "by hand")
     there.prepare(branch)
-    there.decide(branch, decision, "me", "because")
+    there.end_heuristically(branch, decision, "me", "because")
     put(there, ORDERS, b"after")
     there.journal.wait_flushed(there.journal.end)
     copy = copy_of(storage)

@@ -89,7 +89,7 @@ def test_a_checkpoint_between_a_decision_and_what_does_it_keeps_the_decision(dec
     branch = store.begin(xa("order"))
     store.transactional_put(branch, ORDERS, [b"x" * 100], 100, 1)
     _, prepared = store.prepare(branch)
-    store.decide(branch, decision, "ann", "to see")
+    store.end_heuristically(branch, decision, "ann", "to see")
     store.close()
     (decided,) = [entry.header for entry, _ in entries_of(source) if entry.header.record_type == RecordType.HEURISTIC]
     follower = open_follower(storage)

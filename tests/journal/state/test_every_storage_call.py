@@ -107,7 +107,9 @@ class Workload:
                 if live.state.name == "PREPARED":
                     del self.branches[branch]
                     with appended(store) as records:
-                        result = store.decide(live, random.choice(list(HeuristicDecision)), "a test", "to see")
+                        result = store.end_heuristically(
+                            live, random.choice(list(HeuristicDecision)), "a test", "to see"
+                        )
                     self.index.publish_all(result.updates)
                     note_decision(self.ledger, records, branch, live.key)
             case "forget":

@@ -123,7 +123,7 @@ def test_a_decision_by_hand_does_not_reach_back() -> None:
     snapshot = store.begin_snapshot()
     assert snapshot.step(1)
     for branch, decision in zip(branches, (HeuristicDecision.COMPLETE, HeuristicDecision.COMMIT), strict=True):
-        store.decide(branch, decision, "me", "a test")
+        store.end_heuristically(branch, decision, "me", "a test")
     assert snapshot.checkpoint() == expected
     assert len(expected.branches) == 2
     assert expected.heuristics == []

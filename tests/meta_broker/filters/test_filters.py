@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_broker.filters.emulation import Deliver, FrameVerdict, Skip, decide
+from meta_broker.filters.emulation import Deliver, FrameVerdict, Skip, choose_reply
 from meta_client.protocol.messages import iter_frames
 from meta_client.protocol.requests import Fetch, OffsetQuery, Version
 from meta_client.protocol.responses import Data, Result, Value
@@ -242,7 +242,7 @@ def test_following_the_answers_reads_exactly_what_is_accepted(messages: list[tup
     while offset < end:
         size = min(asked, end - offset)
         whole = [FrameVerdict(v.end - offset, v.is_accepted) for v in ends if offset < v.end <= offset + size]
-        match decide(whole, size):
+        match choose_reply(whole, size):
             case Skip(skipped):
                 assert whole
                 offset += skipped
