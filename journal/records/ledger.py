@@ -64,7 +64,7 @@ class Ledger(NewestByKey[str, Finding]):
 
     def add(self, finding: Finding) -> None:
         """Keep *finding* as the newest, replacing an older one about its branch."""
-        self.drop(finding.key)
+        self.remove(finding.key)
         self.put(finding.key, finding)
 
 

@@ -32,7 +32,7 @@ class NewestByKey(Generic[K, V]):
         self._values[key] = value
         self.bytes += self._cost(value)
 
-    def drop(self, key: K) -> bool:
+    def remove(self, key: K) -> bool:
         """Remove *key*. Returns False if it was not there."""
         if (known := self._values.pop(key, None)) is None:
             return False

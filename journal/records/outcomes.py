@@ -38,7 +38,7 @@ class Outcomes(NewestByKey[str, FinishedBranch]):
 
     def add(self, ended: FinishedBranch) -> None:
         """Add the end of a branch; drop the oldest ones beyond the limit."""
-        self.drop(ended.key)
+        self.remove(ended.key)
         self.put(ended.key, ended)
         while self.bytes > OUTCOMES_BYTES_MAX:
-            self.drop(next(iter(self)).key)
+            self.remove(next(iter(self)).key)

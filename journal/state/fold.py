@@ -91,7 +91,7 @@ def _tx_put(state: JournalState, header: RecordHeader, record: TxPut) -> Sequenc
     if record.branch_lsn == NO_BRANCH:
         branch = Branch(record.key, header.lsn, header.time_ms)
         if isinstance(record.key, XaKey):
-            state.outcomes.drop(str(record.key))
+            state.outcomes.remove(str(record.key))
         state.branches[header.lsn] = branch
     else:
         branch = _live(state, record.key, record.branch_lsn)
@@ -176,7 +176,7 @@ def _end_heuristically(state: JournalState, header: RecordHeader, record: Heuris
 
 def _forget(state: JournalState, header: RecordHeader, record: Forget) -> Sequence[IndexUpdate]:
     del header
-    is_found = state.ledger.drop(str(record.key))
+    is_found = state.ledger.remove(str(record.key))
     is_decided = isinstance(record.key, XaKey) and state.heuristics.pop(record.key, None) is not None
     if not is_found and not is_decided:
         raise ValueError(f"{record.key} has neither a heuristic decision nor a finding")

@@ -259,8 +259,8 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         """Bytes of replies that wait for the peer at this moment."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size() + self._replies.bytes
 
-    def drop(self, reason: str) -> None:
-        """Abort the connection, and log why."""
+    def abort_with(self, reason: str) -> None:
+        """Abort the connection, and log the *reason*."""
         log.warning("connection dropped conn=%s reason=%s", self.name, reason)
         self.abort()
 

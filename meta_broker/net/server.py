@@ -181,7 +181,7 @@ class Server:
             if connection.last_active < silent_since:
                 connection.abort()
             elif connection.principal is None and connection.opened_at < unknown_since:
-                connection.drop(f"no login within {LOGIN_S_MAX:g} s")
+                connection.abort_with(f"no login within {LOGIN_S_MAX:g} s")
             else:
                 connection.report_unsent(made_progress=False)
         context.accounts.sweep()
@@ -196,7 +196,7 @@ class Server:
         for connection in list(self._connections):
             connection.login = None  # begun by the former rules: it starts over, which fails
             if gate is not None and gate.has_changed(connection):
-                connection.drop("the rights of its principal have changed")
+                connection.abort_with("the rights of its principal have changed")
             else:
                 connection.use_account(self._account_of(connection, connection.principal))
 
@@ -246,7 +246,7 @@ class Server:
                 continue
             reason = f"{budget.total} bytes of answers wait, unsent_bytes_total_max is {budget.bytes_max}"
             budget.record(slowest, 0, made_progress=False)
-            slowest.drop(reason)
+            slowest.abort_with(reason)
 
     def closed(self, connection: ClientConnection) -> None:
         if connection not in self._connections:

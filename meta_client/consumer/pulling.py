@@ -95,7 +95,7 @@ class PullBuffer:
                     return True
             return False
 
-    def drop(self, delivery: "PullDelivery") -> None:
+    def discard(self, delivery: "PullDelivery") -> None:
         """Drop the messages of a partition, after reporting its consumed ones."""
         with self._changed:
             self.report()
@@ -267,7 +267,7 @@ class PullDelivery:
         return self._buffer.unconsumed_from(self) if unacknowledged is None else unacknowledged
 
     def discard(self, key: TopicPartition, *, is_seek: bool) -> None:
-        self._buffer.drop(self)
+        self._buffer.discard(self)
         if self.window is not None:
             self.window.close()
         if is_seek:

@@ -183,7 +183,7 @@ class Master:
             if timer is not None:
                 timer.cancel()
         for sender in [*self._senders.values(), *self._handshaking]:
-            sender.drop("this master stops")
+            sender.abort_with("this master stops")
         self._is_closed = True
         await self.cold_reader.close()
 
@@ -219,7 +219,7 @@ class Master:
         self._senders[side.slave_id] = sender
         self.loss.on_streaming(side.slave_id)
         if former is not None:
-            former.drop("the same slave has another link now")
+            former.abort_with("the same slave has another link now")
 
     def on_ack(self, sender: ReplicaSender, side: SendProgress) -> None:
         if self._senders.get(side.slave_id) is sender and side.reported is not None:
@@ -236,7 +236,7 @@ class Master:
         if self.store.watermark is not None:
             self.store.watermark.is_whole = True
         if (sender := self._fetch.give_up()) is not None:
-            sender.drop("a slave in sync has no more than this master")
+            sender.abort_with("a slave in sync has no more than this master")
 
     def position(self, slave_id: int) -> Heartbeat:
         self._told = self.store.high_watermark.acknowledged
@@ -268,7 +268,7 @@ class Master:
             # What came while this process paused is read only after this.
             sender.last_heard = min(sender.last_heard + self.in_sync.pause_s, now)
             if now - sender.last_heard > silence_s:
-                sender.drop(f"silent for {silence_s:g} s")
+                sender.abort_with(f"silent for {silence_s:g} s")
             else:
                 sender.send_heartbeat()
         if wanted is None:

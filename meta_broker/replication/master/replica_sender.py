@@ -151,8 +151,8 @@ class ReplicaSender(asyncio.Protocol):
             self._transport.write(encode(Rejected(text=reason[:4096])))
             self._transport.close()
 
-    def drop(self, reason: str) -> None:
-        """Close at once, discarding unsent data."""
+    def abort_with(self, reason: str) -> None:
+        """Abort the link, discarding unsent data, and log the *reason*."""
         log.warning("link closed peer=%s slave=%s reason=%s", self.name, self._slave, reason)
         self._enter(SenderEvent.END)
         self._transport.abort()

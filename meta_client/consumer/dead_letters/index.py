@@ -72,6 +72,6 @@ class DeadLetterIndex(NewestByKey[MessageAddress, DeadLetterEntry]):
             case DeadLetterState.TRIED if (known := self.find(address)) is not None:
                 self.put(address, known._replace(record=record))
             case DeadLetterState.DELIVERED | DeadLetterState.DROPPED:
-                self.drop(address)
+                self.remove(address)
             case _:
                 pass  # of a message in a segment that was dropped

@@ -22,8 +22,8 @@ def test_the_last_end_of_a_name_counts_and_dropping_forgets_it() -> None:
         outcomes.add(one)
     assert outcomes.find(first.key) == FinishedBranch(first.key, Outcome.ROLLED_BACK, 3)
     assert [one.key for one in outcomes] == [second.key, first.key]  # the newest last
-    outcomes.drop(first.key)
-    outcomes.drop(first.key)
+    outcomes.remove(first.key)
+    outcomes.remove(first.key)
     assert outcomes.find(first.key) is None
     assert list(outcomes) == [second]
 
@@ -41,7 +41,7 @@ def test_memory_is_bounded_by_bytes_and_the_oldest_go_first(monkeypatch: pytest.
     )  # a long name takes the room of several
     assert len(outcomes) == 6
     for one in list(outcomes):
-        outcomes.drop(one.key)
+        outcomes.remove(one.key)
     for number in range(30):  # nothing that was dropped is still counted
         outcomes.add(ended(number))
     assert len(outcomes) == 10
