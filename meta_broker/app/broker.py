@@ -162,8 +162,8 @@ class Broker:
                 return None
             context, store = dispatcher.context, dispatcher.context.store
             stack.push_async_callback(server.close)
-            context.loop_delay.begin(loop)
-            stack.callback(context.loop_delay.end)
+            context.loop_delay.start(loop)
+            stack.callback(context.loop_delay.stop)
             await server.listen(dispatcher)
 
             def suspend_acks() -> None:

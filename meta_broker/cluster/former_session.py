@@ -35,7 +35,7 @@ class FormerSession:
             self._ending = threading.Thread(target=self._end, name="former-session", daemon=True)
             self._ending.start()
 
-    def end(self) -> None:
+    def end_session(self) -> None:
         """End it, or finish what `begin_ending` began. Blocks."""
         self.begin_ending()
         assert self._ending is not None

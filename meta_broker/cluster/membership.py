@@ -120,7 +120,7 @@ class Membership:
             self._plan.topic_changed(topic, wanted)
         if self._cancelled.is_set():
             registration.cancel()  # cancelled before it existed
-        self._former.end()
+        self._former.end_session()
         self._insist("registration", lambda: self._register_first(registration))
         self._thread.start()
         self._first_try_done.wait()

@@ -33,7 +33,7 @@ class FilterProcess:
         self._is_stopped = False
         self._raised = ""  # its last exception, logged once
 
-    async def ask(self, group: str, chunk: bytes) -> list[FrameVerdict]:
+    async def judge(self, group: str, chunk: bytes) -> list[FrameVerdict]:
         """Return the filter's verdict on each whole message in *chunk*. Raises FilterFailed."""
         if self._is_stopped or time.monotonic() < self._rests_until:
             raise FilterFailed(self._failure)

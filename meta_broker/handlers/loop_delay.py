@@ -14,7 +14,7 @@ WINDOW_S: Final = 60
 
 
 class LoopDelay:
-    """Measures the delay of its event loop, from `begin` on. Loop thread only.
+    """Measures the delay of its event loop, from `start` on. Loop thread only.
 
     Samples with a timer: it fires late if something else held the loop, the interpreter lock or the processor.
     """
@@ -30,12 +30,12 @@ class LoopDelay:
         self._interval_s = INTERVAL_S
         self._worked_s = 0.0  # processor time of the loop's thread at the last sample
 
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.sampled_at = loop.time()
         self._sample_later()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stop measuring. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()

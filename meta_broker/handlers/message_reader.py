@@ -214,7 +214,7 @@ class MessageReader:
                 if not chunk:
                     peer.send(await self._when_loaded(lambda: _in_gap(index, request)))
                     return
-                verdicts = await process.ask(request.group, chunk)
+                verdicts = await process.judge(request.group, chunk)
                 answer = choose_reply(verdicts, len(chunk))
             except IndexDamaged as error:
                 peer.send(index_damaged(self._context, error, request.opaque))

@@ -30,7 +30,7 @@ class ShownCluster:
 
 async def read_cluster(client: Client, reads: Reads) -> ShownCluster | Unknown:
     """Read the cluster; each process that does not answer in time is Unknown in it."""
-    found = await reads.ask("brokers", lambda: _registered(client))
+    found = await reads.call("brokers", lambda: _registered(client))
     if isinstance(found, Unknown):
         return found
     urls = {url for view in found.brokers for url in (view.entry.master, *view.entry.slaves.values()) if url}
@@ -41,7 +41,7 @@ async def read_cluster(client: Client, reads: Reads) -> ShownCluster | Unknown:
 
 async def ask_broker(client: Client, reads: Reads, url: BrokerUrl) -> Told | Unknown:
     """Ask one broker process for its stats."""
-    return await reads.ask(("stats", url), lambda: _ask(client, url))
+    return await reads.call(("stats", url), lambda: _ask(client, url))
 
 
 def _registered(client: Client) -> ShownCluster:

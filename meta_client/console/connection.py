@@ -28,7 +28,7 @@ class ConsoleConnection(H11Protocol):
         if len(self.connections) >= CONNECTIONS_MAX - 1:  # at CONNECTIONS_MAX requests are refused
             waiting = [each for each in self.connections if isinstance(each, ConsoleConnection) and each.waits]
             if waiting:
-                min(waiting, key=lambda each: each._waits_since).end()
+                min(waiting, key=lambda each: each._waits_since).abort()
         super().connection_made(transport)
         self._renew()
 
@@ -62,7 +62,7 @@ class ConsoleConnection(H11Protocol):
         cycle: Any = self.cycle
         return cycle is None or bool(cycle.response_complete)
 
-    def end(self) -> None:
+    def abort(self) -> None:
         """Give its place to others, at once."""
         self.connections.discard(self)
         self.transport.abort()
@@ -74,4 +74,4 @@ class ConsoleConnection(H11Protocol):
         self._is_answering, self._waits_since = is_answering, self.loop.time()
         if self._limit is not None:
             self._limit.cancel()
-        self._limit = self.loop.call_later(ANSWER_S_MAX if is_answering else REQUEST_S_MAX, self.end)
+        self._limit = self.loop.call_later(ANSWER_S_MAX if is_answering else REQUEST_S_MAX, self.abort)

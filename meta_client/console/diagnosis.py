@@ -82,7 +82,7 @@ class Diagnosis:
 
 async def read_diagnosis(settings: ConsoleSettings, reads: Reads) -> Diagnosis | Unknown:
     """Ask every side. Requests at the same time share one diagnosis."""
-    return await reads.ask("diagnosis", lambda: diagnose(settings), settings.age_s + EXTRA_S)
+    return await reads.call("diagnosis", lambda: diagnose(settings), settings.age_s + EXTRA_S)
 
 
 def diagnose(settings: ConsoleSettings) -> Diagnosis:

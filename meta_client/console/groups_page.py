@@ -28,7 +28,7 @@ LINES_MAX: Final = 8  # of a chart
 
 async def read_groups(asked: Asked) -> Values:
     client = asked.settings.client
-    names = await asked.reads.ask("groups", lambda: list(filter(is_name, read_group_names(client.session))))
+    names = await asked.reads.call("groups", lambda: list(filter(is_name, read_group_names(client.session))))
     if isinstance(names, Unknown):
         return {"groups": names}
     page = Rows(tuple(names[asked.start : asked.start + GROUPS_MAX]), asked.start, len(names))
@@ -71,7 +71,7 @@ async def read_group_page(asked: Asked) -> Values:
 async def read_letters(asked: Asked) -> Values:
     directories = asked.settings.dead_letters
     found = await asyncio.gather(
-        *(asked.reads.ask(("letters", one), lambda one=one: _letters(one), LIST_S) for one in directories)  # type: ignore[misc]
+        *(asked.reads.call(("letters", one), lambda one=one: _letters(one), LIST_S) for one in directories)  # type: ignore[misc]
     )
     commands = [asked.settings.command("groups", "dead-letters", "resend", str(one), "--all") for one in directories]
     stores = list(zip(map(str, directories), found, commands, strict=True))
@@ -84,7 +84,7 @@ async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) 
     names = tuple(listing.group for listing in listings)
     answers = await asyncio.gather(
         *(
-            reads.ask(("ends", names, broker_id), lambda broker_id=broker_id: _ends(client, listings, broker_id))  # type: ignore[misc]
+            reads.call(("ends", names, broker_id), lambda broker_id=broker_id: _ends(client, listings, broker_id))  # type: ignore[misc]
             for broker_id in ids
         )
     )
@@ -115,7 +115,7 @@ def _ends(client: Client, listings: list[GroupListing], broker_id: int) -> tuple
 
 async def read_listings(client: Client, reads: Reads, names: list[str]) -> list[GroupListing] | Unknown:
     """Read groups with all partitions of their topics."""
-    return await reads.ask(
+    return await reads.call(
         ("listings", tuple(names)),
         lambda: [with_all_partitions(client, list_group(client.session, name)) for name in names],
         LIST_S,

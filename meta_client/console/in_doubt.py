@@ -149,12 +149,12 @@ def unreadable_report(report: Report) -> str | None:
 
 async def read_in_doubt(client: Client, reads: Reads) -> InDoubt | Unknown:
     """List what is in doubt and on record, oldest first."""
-    masters = await reads.ask("masters", lambda: _masters(client))
+    masters = await reads.call("masters", lambda: _masters(client))
     if isinstance(masters, Unknown):
         return masters
     found = await asyncio.gather(
         *(
-            reads.ask(("in doubt", broker_id), lambda i=broker_id, u=url: _listed(client, i, u), LIST_S)  # type: ignore[misc]
+            reads.call(("in doubt", broker_id), lambda i=broker_id, u=url: _listed(client, i, u), LIST_S)  # type: ignore[misc]
             for broker_id, url in masters.items()
             if url is not None
         )
@@ -181,7 +181,7 @@ async def read_in_doubt(client: Client, reads: Reads) -> InDoubt | Unknown:
 
 async def read_branch(client: Client, reads: Reads, broker_id: int, key: XaKey) -> BranchFacts | Unknown:
     """Ask a broker about one branch."""
-    return await reads.ask(("branch", broker_id, key), lambda: branch_facts(client, broker_id, key), SHOW_S)
+    return await reads.call(("branch", broker_id, key), lambda: branch_facts(client, broker_id, key), SHOW_S)
 
 
 def branch_facts(client: Client, broker_id: int, key: XaKey) -> BranchFacts:

@@ -39,7 +39,7 @@ class Reads:
         self._pool = ThreadPoolExecutor(THREADS_MAX, "console")
         self._running: dict[Hashable, asyncio.Future[Any]] = {}
 
-    async def ask(self, key: Hashable, call: Callable[[], T], limit_s: float = LIMIT_S) -> T | Unknown:
+    async def call(self, key: Hashable, call: Callable[[], T], limit_s: float = LIMIT_S) -> T | Unknown:
         """Return what *call* returns on a thread, or what the same call returns that runs under *key* already; Unknown
         after *limit_s*, or if it raises one of ERRORS."""
         running = self._running.get(key)

@@ -38,7 +38,7 @@ async def read_reset(asked: Asked) -> Values:
     if not to:
         return values
     target, places = parse_target(to), parse_places(where)
-    moves = await asked.reads.ask(("plan", group, where, to), lambda: plan(client, group, places, target), PLAN_S)
+    moves = await asked.reads.call(("plan", group, where, to), lambda: plan(client, group, places, target), PLAN_S)
     values["moves"] = moves
     values["seen"] = "" if isinstance(moves, Unknown) else fingerprint(moves)
     words = ("groups", "reset", group, *where.split(), "--to", to, "--yes")

@@ -27,11 +27,11 @@ TEXT_MAX: Final = 2048  # characters of a key
 
 async def read_topics(asked: Asked) -> Values:
     client = asked.settings.client
-    names = await asked.reads.ask("topics", lambda: read_topic_names(client.session))
+    names = await asked.reads.call("topics", lambda: read_topic_names(client.session))
     if isinstance(names, Unknown):
         return {"topics": names}
     rows = Rows.of(names, asked.start)
-    listed = await asked.reads.ask(
+    listed = await asked.reads.call(
         ("topic rows", rows.rows), lambda: {name: list(topic_rows(client, name)) for name in rows.rows}, READ_S
     )
     return {"topics": listed, "rows": rows, "page_at": lambda start: path("topics", start=start or None)}
@@ -48,7 +48,7 @@ async def read_topic_page(asked: Asked) -> Values:
     ranges, unknown = await read_ranges(client, asked.reads, [(topic, one) for one in rows.rows])
     values |= {"rows": rows, "ranges": ranges, "unknown": unknown}
     values["page_at"] = lambda start: path("topics", topic, start=start or None)
-    values["offered"] = await asked.reads.ask(("topic rows", topic), lambda: list(topic_rows(client, topic)))
+    values["offered"] = await asked.reads.call(("topic rows", topic), lambda: list(topic_rows(client, topic)))
     return values
 
 
@@ -75,7 +75,7 @@ async def read_messages(asked: Asked) -> Values:
         given["partition"] = str(chosen)
         at = _place(given["at"])
         client = asked.settings.client
-        values["result"] = await asked.reads.ask(
+        values["result"] = await asked.reads.call(
             ("messages", topic, chosen, at), lambda: read_page(client, topic, chosen, at), READ_S
         )
         if not isinstance(values["result"], Unknown):
@@ -92,7 +92,7 @@ async def read_message(asked: Asked) -> Values:
     if form not in FORMS:
         raise InvalidQuery(f"{form[:40]!r} is none of {', '.join(FORMS)}")
     client, offset = asked.settings.client, int(text)
-    hit = await asked.reads.ask(
+    hit = await asked.reads.call(
         ("message", topic, partition, offset), lambda: read_one(client, topic, partition, offset), READ_S
     )
     values: Values = {"topic": topic, "partition": partition, "offset": offset, "hit": hit, "forms": FORMS}
@@ -109,7 +109,7 @@ async def read_ranges(
     for key in keys:
         by_broker.setdefault(key[1].broker_id, []).append(key)
     answers = await asyncio.gather(
-        *(reads.ask(("ranges", tuple(some)), lambda some=some: _ranges(client, some)) for some in by_broker.values())  # type: ignore[misc]
+        *(reads.call(("ranges", tuple(some)), lambda some=some: _ranges(client, some)) for some in by_broker.values())  # type: ignore[misc]
     )
     found: dict[TopicPartition, Range] = {}
     unknown: dict[int, str] = {}
@@ -131,7 +131,7 @@ def _ranges(client: Client, keys: list[TopicPartition]) -> tuple[Mapping[TopicPa
 
 async def _partitions(asked: Asked, topic: str) -> list[Partition] | Unknown:
     session = asked.settings.client.session
-    return await asked.reads.ask(
+    return await asked.reads.call(
         ("partitions", topic), lambda: sorted(subscribable_partitions(read_topic(session, TopicKind.SUB, topic)))
     )
 
@@ -143,7 +143,7 @@ async def _search(asked: Asked, topic: str, partitions: list[Partition], values:
     wanted = Wanted(key=given["key"] or None, message_id=_id(given["id"]), since_ms=_since_ms(given["at"]))
     answers = await asyncio.gather(
         *(
-            asked.reads.ask(
+            asked.reads.call(
                 ("search", topic, one, wanted),
                 lambda one=one: search(client, topic, one, wanted),  # type: ignore[misc]
                 SEARCH_S,
@@ -157,7 +157,7 @@ async def _search(asked: Asked, topic: str, partitions: list[Partition], values:
         else:
             values["hits"] += answer
     if not given["partition"]:
-        away = await asked.reads.ask(("away",), lambda: away_brokers(client))
+        away = await asked.reads.call(("away",), lambda: away_brokers(client))
         if isinstance(away, Unknown):
             values["failures"].append(("*", away.why))
         else:

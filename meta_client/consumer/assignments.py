@@ -216,7 +216,7 @@ class Assignments:
         with self.changed:
             if request.poll is not poll or request.state is not S.WAITING:
                 return False
-            poll.end(outcome)
+            poll.complete(outcome)
             request.on(E.POLL_ENDED)
             return True
 
@@ -234,7 +234,7 @@ class Assignments:
                 request.on(E.POLL_ENDED)
             return self.take_poll(request), is_queued
 
-    def begin(self, request: FetchedPartition) -> bool:
+    def begin_delivery(self, request: FetchedPartition) -> bool:
         """Begin a delivery; False if the partition was withdrawn, paused or sought during the fetch."""
         with self.changed:
             request.backoff_s, request.is_at_end = 0.0, False
@@ -254,7 +254,7 @@ class Assignments:
         with self.changed:
             return request.seek is None and self._held.get(request.key, request) is request
 
-    def end(self, request: FetchedPartition) -> bool:
+    def end_delivery(self, request: FetchedPartition) -> bool:
         """End the delivery; return True if the partition was withdrawn meanwhile."""
         with self.changed:
             is_withdrawn = request.on(E.RETURN) is not S.FETCHING

@@ -44,7 +44,7 @@ class Backlog:
         return size + messages if (start, after) == (offset, behind) else None
 
     def received(self, offset: int, after: int, messages: int, log_end: int) -> bool:
-        """Record a batch of the messages [*offset*, *after*); True: the caller should `ask`."""
+        """Record a batch of the messages [*offset*, *after*); True: the caller should call `request_count`."""
         now, (behind, before) = time.monotonic(), self._behind
         self._batch = offset, after, messages
         if after >= log_end:
@@ -59,15 +59,15 @@ class Backlog:
             return True
         return False
 
-    def ask(self, connection: Transport, offset: int) -> None:
+    def request_count(self, connection: Transport, offset: int) -> None:
         """Have the broker count from *offset* on, without waiting for it. Ends the count before. Raises NotConnected,
         TooManyRequests."""
         if self._asked is not None:
             before, opaque = self._asked
             before.abandon(opaque)
-        self._ask(connection, _Count(offset, self._asked_at), offset)
+        self._send_count(connection, _Count(offset, self._asked_at), offset)
 
-    def _ask(self, connection: Transport, count: "_Count", at: int) -> None:
+    def _send_count(self, connection: Transport, count: "_Count", at: int) -> None:
         request = Count(self.topic, self.number, at, next_opaque())
         self._asked = connection, request.opaque
         connection.submit(request, partial(self._answered, connection, count, at))
@@ -81,7 +81,7 @@ class Backlog:
             if start != at or start == after < end:
                 return  # retention took some, as the next fetch tells; or the broker makes no progress
             if after < end:
-                self._ask(connection, count, after)
+                self._send_count(connection, count, after)
             else:
                 self._behind = count.offset, count.messages
         except MetaError:

@@ -136,7 +136,7 @@ class FetchClient:
         try:
             connection = self._connections.get(route.url, CONNECT_TIMEOUT_S, patient=False)
             if "count" in connection.capabilities(self._timeout_s).extensions:
-                request.backlog.ask(connection, after)
+                request.backlog.request_count(connection, after)
         except MetaError as error:
             _log.debug("not counted group=%s partition=%s/%s error=%s", self._group, *request.key, error)
 

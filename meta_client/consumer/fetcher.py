@@ -296,7 +296,7 @@ class Fetcher:
             request.cut_off(body)
 
     def _deliver(self, request: FetchedPartition, batch: Batch, log_end: int | None) -> None:
-        if not self.assignments.begin(request):
+        if not self.assignments.begin_delivery(request):
             return
         is_current_delivery = False
         try:
@@ -305,7 +305,7 @@ class Fetcher:
             if is_current_delivery and outcome.consumed is not None:
                 self._tracker.advance(outcome.consumed)
         finally:
-            if self.assignments.end(request):
+            if self.assignments.end_delivery(request):
                 self.on_returned()
         if not is_current_delivery:
             return

@@ -27,7 +27,7 @@ class LongPoll:
         """Return True if it should have ended *patience_s* ago."""
         return self.started_at + self.wait_s + patience_s <= time.monotonic()
 
-    def end(self, outcome: PendingReply | Exception | None) -> None:
+    def complete(self, outcome: PendingReply | Exception | None) -> None:
         """Record the outcome."""
         self.outcome, self.waited_s = outcome, time.monotonic() - self.started_at
 

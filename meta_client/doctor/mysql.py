@@ -205,7 +205,7 @@ def _text(value: object) -> str:
 def _ask(connection: Any, query: str) -> Sequence[Sequence[Any]]:
     """Return the rows. Raises _Refused, and pymysql.Error for a lost connection."""
     try:
-        return DRIVER.ask(connection, query)
+        return DRIVER.query(connection, query)
     except pymysql.Error as error:
         if DRIVER.code(error) is None:
             raise

@@ -71,7 +71,7 @@ class Connections:
         finally:
             slot.lock.release()
 
-    def pause(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         """Wait, at most until `close`."""
         self._closing.wait(seconds)
 

@@ -71,7 +71,7 @@ class BranchPipeline:
             except BranchRefused:
                 if (pause_s := quota_backoff_s(refusals)) >= deadline.remaining_s():
                     raise
-                self._verbs.pause(pause_s)
+                self._verbs.sleep(pause_s)
                 self.begin_failure = None
                 self._unsent = [self._unsent_begin()]
             else:
@@ -178,7 +178,7 @@ class BranchPipeline:
             self._await_next(deadline)
         if self.failure is not None:
             return self.failure
-        return self._verbs.answer(verb, self._key, self._broker_id, reply, deadline)
+        return self._verbs.await_reply(verb, self._key, self._broker_id, reply, deadline)
 
     def discard(self) -> None:
         """Drop everything unsent; nothing more is sent."""
@@ -232,7 +232,7 @@ class BranchPipeline:
             return
         self._begin_reply = None
         try:
-            self._verbs.answer(TransactionVerb.BEGIN, self._key, self._broker_id, reply, deadline)
+            self._verbs.await_reply(TransactionVerb.BEGIN, self._key, self._broker_id, reply, deadline)
         except XaError as error:
             self.begin_failure = error
             self.discard()

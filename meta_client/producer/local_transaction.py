@@ -169,7 +169,7 @@ class LocalTransaction:
                 except QuotaExceeded:
                     if (pause_s := quota_backoff_s(refusals)) >= deadline.remaining_s():
                         raise
-                    self._connections.pause(pause_s)
+                    self._connections.sleep(pause_s)
         except RemoteError as error:
             raise SendRefused(f"the transaction did not begin: {error}", where, error.status) from error
         except (ConnectionLost, ReplyTimeout, TooManyRequests, RemoteProtocolError) as error:

@@ -295,7 +295,7 @@ class XaBranches:
             if pipeline is not None and pipeline.has_unsent:  # only BEGIN: a branch without messages
                 pipeline.call(verb, Deadline(REQUEST_TIMEOUT_S))
             else:
-                self._verbs.ask(verb, branch.key, branch.broker_id)
+                self._verbs.call(verb, branch.key, branch.broker_id)
         except XaError as error:
             is_gone = error.code == XaCode.XAER_NOTA and not isinstance(error, ClientXaError)
             if is_gone and self._ended_as_wanted(verb, branch):

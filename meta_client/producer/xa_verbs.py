@@ -90,16 +90,16 @@ class XaVerbs:
             _log.info("version not known, sending one by one broker=%s error=%s", connection.url, error)
             return False
 
-    def ask(self, verb: TransactionVerb, key: XaKey, broker_id: int) -> Result:
+    def call(self, verb: TransactionVerb, key: XaKey, broker_id: int) -> Result:
         """Send one verb, wait, and return its successful result. Raises XaError; a ClientXaError if the code is not the
         broker's."""
         deadline = Deadline(REQUEST_TIMEOUT_S)
-        return self.answer(verb, key, broker_id, self.post(verb, key, broker_id, deadline), deadline)
+        return self.await_reply(verb, key, broker_id, self.post(verb, key, broker_id, deadline), deadline)
 
     def post(
         self, verb: TransactionVerb, key: XaKey, broker_id: int, deadline: Deadline, *, is_urgent: bool = True
     ) -> PendingReply:
-        """Send one verb; `answer` interprets its reply. *is_urgent*: as in Connection.submit. Raises XaError."""
+        """Send one verb; `await_reply` interprets its reply. *is_urgent*: as in Connection.submit. Raises XaError."""
         try:
             return self.connect(broker_id, deadline).submit(self.request(verb, key), is_urgent=is_urgent)
         except (ZooKeeperError, MetaError) as error:
@@ -116,7 +116,7 @@ class XaVerbs:
         except (ZooKeeperError, MetaError) as error:
             raise self.unreachable(verb, key, broker_id, error) from error
         try:
-            return parse_status(self.answer(verb, key, broker_id, reply, deadline).message)
+            return parse_status(self.await_reply(verb, key, broker_id, reply, deadline).message)
         except RemoteProtocolError as error:
             raise self.unreachable(verb, key, broker_id, error) from error
 
@@ -169,7 +169,7 @@ class XaVerbs:
         """Return the request of *verb*."""
         return TransactionCommand(key, self._session_id, verb, timeout_seconds, self.qualifier, next_opaque())
 
-    def answer(
+    def await_reply(
         self, verb: TransactionVerb, key: XaKey, broker_id: int, reply: PendingReply, deadline: Deadline
     ) -> Result:
         """Wait for *reply* to *verb* and return its successful result. Raises XaError; a ClientXaError if the code is
@@ -192,9 +192,9 @@ class XaVerbs:
         """Return True if the broker has refused a branch a moment ago: await its answer to BEGIN."""
         return time.monotonic() - self._refused_at.get(broker_id, -math.inf) < AT_QUOTA_S
 
-    def pause(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         """Wait before a verb is sent again."""
-        self._connections.pause(seconds)
+        self._connections.sleep(seconds)
 
     def _failure(self, verb: TransactionVerb, error: MetaError, what: str) -> ClientXaError:
         """Return *error*, which is no XA answer, as an XA code."""

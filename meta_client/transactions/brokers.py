@@ -147,16 +147,16 @@ class BrokerBranch:
         verb = TransactionVerb.COMMIT_TWO_PHASE
         try:
             if sent is None:
-                self._verbs.ask(verb, self._key, self._broker_id)
+                self._verbs.call(verb, self._key, self._broker_id)
             else:
-                self._verbs.answer(verb, self._key, self._broker_id, sent.reply, sent.deadline)
+                self._verbs.await_reply(verb, self._key, self._broker_id, sent.reply, sent.deadline)
         except XaError as error:
             self._agree_or_raise(error, XaCode.XA_HEURCOM, "commit")
 
     def rollback(self) -> None:
         """Roll the branch back. Raises BranchUnknown, HeuristicOutcome, Unreachable."""
         try:
-            self._verbs.ask(TransactionVerb.ROLLBACK, self._key, self._broker_id)
+            self._verbs.call(TransactionVerb.ROLLBACK, self._key, self._broker_id)
         except XaError as error:
             self._agree_or_raise(error, XaCode.XA_HEURRB, "roll back")
 
@@ -172,7 +172,7 @@ class BrokerBranch:
         if error.code != agrees:
             raise verdict(self._key.xid, self.name, wanted, error) from error
         try:
-            self._verbs.ask(TransactionVerb.FORGET, self._key, self._broker_id)
+            self._verbs.call(TransactionVerb.FORGET, self._key, self._broker_id)
         except XaError as forgetting:
             raise Unreachable(self.name, str(forgetting)) from forgetting
 

@@ -105,7 +105,7 @@ class Driver:
     connect_as: Callable[[Any, Known], Connect | None]  # makes equal connections, if the driver keeps its parameters
     is_always_in_step: bool = False  # no exception comes between a query and its result: libpq
 
-    def ask(self, connection: Any, statement: str) -> Sequence[Sequence[Any]]:
+    def query(self, connection: Any, statement: str) -> Sequence[Sequence[Any]]:
         """Return the rows of a query."""
         with closing(self.cursor(connection)) as cursor:
             cursor.execute(statement)
@@ -143,7 +143,7 @@ class DbapiSession:
 
     def begin(self) -> TableIdentity:
         driver, kind = self._driver, self._driver.kind
-        ask = functools.partial(driver.ask, self._connection)
+        ask = functools.partial(driver.query, self._connection)
         try:
             self._by_sql = not self._is_managed and driver.is_autocommit(self._connection)
             self._state = kind.state(self._ask_in_step)
@@ -173,7 +173,7 @@ class DbapiSession:
     def _ask_in_step(self, select: str) -> Sequence[Sequence[Any]]:
         """Return the rows of *select*, "SELECT ...". Raises OutOfStep if they answer another query."""
         token = secrets.token_hex(8)
-        rows = self._driver.ask(self._connection, f"SELECT '{token}', {select.removeprefix('SELECT')}")
+        rows = self._driver.query(self._connection, f"SELECT '{token}', {select.removeprefix('SELECT')}")
         if not rows or rows[0][0] != token:
             self._driver.abandon(self._connection)
             raise OutOfStep
@@ -302,7 +302,7 @@ def open_over(driver: Driver, connect: Connect) -> SqlTable:
     """Open the decision table over a connection from *connect*. Raises Unreachable, NoDecisionTable, CopiedTable,
     CannotEnlist."""
     connection = made_by(connect)
-    ask = functools.partial(driver.ask, connection)
+    ask = functools.partial(driver.query, connection)
     try:
         driver.make_own(connection)
         with closing(driver.cursor(connection)) as cursor:

@@ -242,14 +242,14 @@ def initialise(url: str, keep_s: int, change: str) -> TableIdentity:
         raise Unreachable(DATABASE, one_line(error)) from error
     with closing(connection):
         try:
-            ((version,),) = DRIVER.ask(connection, "SELECT VERSION()")
+            ((version,),) = DRIVER.query(connection, "SELECT VERSION()")
             home = _HOME["MariaDB" in version]
             text = MYSQL.ddl(home, keep_s) + MYSQL.change(change, home)
             with closing(connection.cursor()) as cursor:
                 for statement in filter(None, text.split(";\n")):
                     cursor.execute(statement)
             connection.commit()
-            return DRIVER.kind.look_up(functools.partial(DRIVER.ask, connection)).identity
+            return DRIVER.kind.look_up(functools.partial(DRIVER.query, connection)).identity
         except pymysql.Error as error:
             raise Unreachable(DATABASE, one_line(error)) from error
 

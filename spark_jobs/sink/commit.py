@@ -109,7 +109,7 @@ class BatchEnd:
     def _roll_back(self, branches: Iterable[tuple[int, XaKey]]) -> None:
         for broker_id, key in branches:
             try:
-                self._verbs.ask(TransactionVerb.ROLLBACK, key, broker_id)
+                self._verbs.call(TransactionVerb.ROLLBACK, key, broker_id)
             except XaError as error:
                 _log.info("rollback left to the next batch xid=%s reason=%s", key, error)
 

@@ -42,7 +42,7 @@ class Connections:
         """Connect like `connect`, inside `run`."""
         return self.live(url) or wait(self.connect(url, timeout_s, patient=patient))
 
-    def pause(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         """Wait, inside `run`."""
         wait(asyncio.sleep(seconds))
 

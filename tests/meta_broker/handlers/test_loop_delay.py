@@ -17,13 +17,13 @@ def test_what_holds_the_loop_is_measured() -> None:
     async def story() -> None:
         delay = LoopDelay()
         loop = asyncio.get_running_loop()
-        delay.begin(loop)
+        delay.start(loop)
         await asyncio.sleep(3 * IDLE_INTERVAL_S)
         loop.call_soon(time.sleep, 0.2)
         await asyncio.sleep(3 * IDLE_INTERVAL_S)
         assert delay.max_ms >= 200 - 1000 * IDLE_INTERVAL_S
         assert delay.window_max_ms() == delay.max_ms
-        delay.end()
+        delay.stop()
 
     asyncio.run(story())
 
@@ -31,7 +31,7 @@ def test_what_holds_the_loop_is_measured() -> None:
 def test_an_idle_loop_is_sampled_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, delay, worked_s = VirtualLoop(), LoopDelay(), 0.0
     monkeypatch.setattr(time, "thread_time", lambda: worked_s)
-    delay.begin(loop)
+    delay.start(loop)
     intervals_s = []
     for share in (0.0, 0.0, 0.04, 0.06, 1.0, 0.06, 0.04):
         (sample,) = loop.pending_timers()
@@ -40,7 +40,7 @@ def test_an_idle_loop_is_sampled_less_often(monkeypatch: pytest.MonkeyPatch) -> 
         loop.now = sample.when()
         loop.drain()
     assert intervals_s == [IDLE_INTERVAL_S] * 4 + [INTERVAL_S] * 3
-    delay.end()
+    delay.stop()
     loop.close()
 
 
@@ -49,7 +49,7 @@ def test_the_window_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(loop, "time", lambda: now)
     delay = LoopDelay()
-    delay.begin(loop)
+    delay.start(loop)
     for at, delay_ms in ((1000.0, 70.0), (1000.5, 30.0), (1030.0, 40.0), (1059.0, 20.0)):
         now = at
         delay.record(delay_ms)
@@ -58,7 +58,7 @@ def test_the_window_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (delay.max_ms, delay.window_max_ms()) == (70.0, 40.0)
     now += WINDOW_S
     assert (delay.max_ms, delay.window_max_ms()) == (70.0, 0.0)
-    delay.end()
+    delay.stop()
     loop.close()
 
 

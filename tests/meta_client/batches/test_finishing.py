@@ -56,7 +56,7 @@ class World:
 
     def roll_back(self, batch: int, branch: BranchName) -> None:
         key = branch.key(BatchName(self.query, batch))
-        self.verbs.ask(TransactionVerb.ROLLBACK, key, branch.broker_id)
+        self.verbs.call(TransactionVerb.ROLLBACK, key, branch.broker_id)
 
     def decide(self, batch: int, *branches: BranchName) -> Decisions:
         decisions = Decisions(self.client.session, self.query)

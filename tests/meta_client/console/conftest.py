@@ -168,8 +168,8 @@ def open_console(settings: ConsoleSettings, *, has_cookie: bool = True) -> TestC
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A console that waits for every answer: on a busy machine a broker takes longer than its reader's patience."""
-    ask = Reads.ask
-    monkeypatch.setattr(Reads, "ask", lambda reads, key, call, _=None: ask(reads, key, call, WAIT_S))
+    call_within = Reads.call
+    monkeypatch.setattr(Reads, "call", lambda reads, key, call, _=None: call_within(reads, key, call, WAIT_S))
     monkeypatch.setattr("meta_client.console.brokers.LIMIT_S", WAIT_S)
 
 

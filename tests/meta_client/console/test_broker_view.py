@@ -63,14 +63,14 @@ def test_more_than_can_be_asked_at_once_is_unknown(monkeypatch: pytest.MonkeyPat
 
     async def ask() -> None:
         reads = Reads()
-        first = asyncio.create_task(reads.ask("a", lambda: answer.wait(60)))
+        first = asyncio.create_task(reads.call("a", lambda: answer.wait(60)))
         await asyncio.sleep(0)
-        refused = await reads.ask("b", lambda: True)
+        refused = await reads.call("b", lambda: True)
         assert refused == Unknown("this console has too much to ask at once: try again")
-        same = asyncio.create_task(reads.ask("a", lambda: False))
+        same = asyncio.create_task(reads.call("a", lambda: False))
         await asyncio.sleep(0)
         answer.set()
-        assert [await first, await same, await reads.ask("b", lambda: True)] == [True, True, True]
+        assert [await first, await same, await reads.call("b", lambda: True)] == [True, True, True]
         reads.close()
 
     asyncio.run(ask())

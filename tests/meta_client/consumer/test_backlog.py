@@ -49,7 +49,7 @@ def counting(connection: Connection) -> Backlog:
     messages = Backlog("orders", 0)
     messages.lag(100)
     assert messages.received(0, 100, 1, 9000)
-    messages.ask(connection, 100)
+    messages.request_count(connection, 100)
     return messages
 
 
@@ -93,7 +93,7 @@ def test_unanswered_counts_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None
         messages.lag(100)
         for number in range(20):
             assert messages.received(0, 100 + number, 1, 9000)
-            messages.ask(connection, 100 + number)
+            messages.request_count(connection, 100 + number)
         wait_until(lambda: counts(peer) == 20)
         assert len(connection._pending) == 1
 
