@@ -1,6 +1,7 @@
 """Names and annotations: the public name of a type stands once, and a result is a type, not a text.
 
-A reader who meets a name knows which class or alias it is. No error is told from a value by asking whether it is a str.
+A reader who meets a name knows which class or alias it is, and what a word means that once stood for many things. No
+error is told from a value by asking whether it is a str.
 """
 
 import ast
@@ -15,6 +16,51 @@ ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = ("journal", "meta_broker", "meta_client", "spark_jobs", "zk")
 ALIAS: Final = re.compile(r"[A-Z]\w*[a-z]\w*")  # no constant, and no T
 PEP_249: Final = {"Error"}  # each of our stand-ins for a driver has one
+# Each of these names of functions stood for seven things and more: its one meaning, and the files that define it so.
+ONE_MEANING: Final = {
+    "look": ("none: check, poll, scan, read, collect", set[str]()),
+    "note": ("none: add, record, update, mark", set[str]()),
+    "take": (
+        "mark messages as consumed in a database's transaction",
+        {
+            "meta_client/aio/offset_stores.py",
+            "meta_client/consumer/offset_stores/in_transaction.py",
+            "meta_client/consumer/offset_stores/moves.py",
+        },
+    ),
+    "forget": (
+        "drop what is recorded of a decided transaction or branch, as XA's forget does",
+        {
+            "journal/state/transaction_store.py",
+            "meta_client/aio/coordinator.py",
+            "meta_client/cli/transactions.py",
+            "meta_client/coordinator/coordinator.py",
+            "meta_client/coordinator/decision_log.py",
+            "meta_client/operations/branches.py",
+            "meta_client/producer/xa.py",
+        },
+    ),
+    "finish": (
+        "carry out what was decided: the second phase",
+        {"meta_client/transactions/resolver.py", "meta_client/transactions/transaction.py"},
+    ),
+    "decide": (
+        "make a transaction's or a batch's decision durable",
+        {
+            "meta_client/aio/coordinator.py",
+            "meta_client/aio/transactions/asyncpg.py",
+            "meta_client/aio/transactions/shield.py",
+            "meta_client/batches/decision.py",
+            "meta_client/coordinator/decision_log.py",
+            "meta_client/transactions/dbapi.py",
+            "meta_client/transactions/frameworks/django.py",
+            "meta_client/transactions/postgres.py",
+            "meta_client/transactions/sqlalchemy.py",
+            "meta_client/transactions/sqlite.py",
+            "meta_client/transactions/table.py",
+        },
+    ),
+}
 
 
 @cache
@@ -25,6 +71,18 @@ def trees() -> dict[Path, ast.Module]:
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
     }
+
+
+@pytest.mark.parametrize("name", ONE_MEANING)
+def test_a_word_that_had_many_meanings_has_one(name: str) -> None:
+    found = {
+        str(path)
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
+    }
+    meaning, files = ONE_MEANING[name]
+    assert found == files, f"{name} means: {meaning}. Name anything else by its own standard term"
 
 
 def members_of(union: ast.expr) -> set[str]:

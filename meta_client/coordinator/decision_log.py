@@ -159,7 +159,8 @@ class DecisionLog:
         self._journal.wait_flushed(end)
 
     def forget(self, xid: Xid) -> None:
-        """Record that every participant has committed *xid*. Durable a moment later: losing it is harmless.
+        """Drop the decision about *xid*, which every participant has committed. Durable a moment later: losing that is
+        harmless.
 
         Raises StorageFailed, JournalClosed.
         """
