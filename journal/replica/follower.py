@@ -137,7 +137,7 @@ class JournalFollower(CheckpointedState):
         return self._stream.end
 
     @property
-    def received(self) -> Lsn:
+    def received_lsn(self) -> Lsn:
         """LSN of the next byte of the stream, which may also restart at `end`."""
         return self._stream.received
 

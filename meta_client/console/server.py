@@ -48,7 +48,7 @@ def make_app(settings: ConsoleSettings, rules: AccessRules, is_stopping: Callabl
     handlers: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
         NotHere: console.not_here,
         InvalidQuery: console.bad_request,
-        HTTPException: console.failed,
+        HTTPException: console.http_error,
         Exception: console.broke,
     }
     return Guard(Starlette(routes=[*routes, static], exception_handlers=handlers), rules)
@@ -154,7 +154,7 @@ class Console:
     async def bad_request(self, request: Request, error: Exception) -> Response:
         return await self._error(request, 400, str(error))
 
-    async def failed(self, request: Request, error: Exception) -> Response:
+    async def http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         return await self._error(request, error.status_code, error.detail)
 

@@ -118,7 +118,7 @@ class ProducerBatch:
         for call in self.on_settled:
             call()
 
-    def failed(self) -> tuple[int, SendFailed | None]:
+    def failed_messages(self) -> tuple[int, SendFailed | None]:
         """Return how many messages were not stored, or may not be, and the first failure. Only once settled."""
         failures = [outcome for outcome in self._outcomes if isinstance(outcome, SendFailed)]
         if self._failure is not None:

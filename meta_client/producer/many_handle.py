@@ -81,7 +81,7 @@ class SendManyHandle:
         the first message first."""
         by_error: dict[int, FailedMessages] = {}
         for part in self._parts:
-            if part.batch.is_settled and part.batch.failed()[0]:
+            if part.batch.is_settled and part.batch.failed_messages()[0]:
                 for at, message in enumerate(part.indexes, part.first):
                     if (error := part.batch.failure_of(at)) is not None:
                         by_error.setdefault(id(error), FailedMessages([], error)).indexes.append(message)

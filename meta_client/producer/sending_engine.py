@@ -288,7 +288,7 @@ class SendingEngine(Gathering[H]):
         del self._sealed[batch]
         self._has_settled = True
         batch.complete(outcome)
-        count, failure = batch.failed()
+        count, failure = batch.failed_messages()
         if failure is not None:
             self._notes.append((logging.WARNING, "messages not acknowledged count=%d error=%s", count, failure))
         self._failure = self._failure or failure

@@ -67,7 +67,7 @@ def restore_tail(config: BrokerConfig, lost: LostTail) -> None:
         follower = JournalFollower.open(storage, identity, journal)
         try:
             for lsn, data in lost.pieces.read():
-                if (skipped := max(follower.received - lsn, 0)) < len(data):
+                if (skipped := max(follower.received_lsn - lsn, 0)) < len(data):
                     follower.receive(lsn + skipped, memoryview(data)[skipped:])
         finally:
             follower.close()

@@ -26,7 +26,7 @@ from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import CLUSTER_BYTES_MAX, JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex, MessageAddress
-from meta_client.consumer.messages.batch import received
+from meta_client.consumer.messages.batch import make_received
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import text_of
 from meta_client.protocol.errors import InvalidMessage, MetaError
@@ -284,7 +284,7 @@ def message_of(found: DeadLetterEntry, body: bytes) -> ReceivedMessage:
     if len(frames) != 1 or frames[0][1] != len(body):  # zeros are an empty message, and more of them several
         raise InvalidMessage(address.offset, f"{len(frames)} in the {len(body)} bytes of the dead letter {address}")
     ((_, _, message),) = frames
-    return received(address.topic, address.partition, address.offset, message, record.next_offset)
+    return make_received(address.topic, address.partition, address.offset, message, record.next_offset)
 
 
 def _changed(record: DeadLetter, state: DeadLetterState, attempts: int, reason: str) -> DeadLetter:

@@ -255,11 +255,11 @@ def _decode_one(
         return _new_tuple(ReceivedMessage, fields), following
     with memoryview(body)[position:] as view:  # not plain
         for start, next_offset, it in iter_frames(view, offset + position):
-            return received(topic, partition, start, it, next_offset), next_offset - offset
+            return make_received(topic, partition, start, it, next_offset), next_offset - offset
     return None
 
 
-def received(topic: str, partition: Partition, offset: int, message: Message, next_offset: int) -> ReceivedMessage:
+def make_received(topic: str, partition: Partition, offset: int, message: Message, next_offset: int) -> ReceivedMessage:
     """Return *message* with its place."""
     fields = message.id, message.flag, message.attribute, message.payload
     found = ReceivedMessage(topic, partition, offset, *fields, next_offset)

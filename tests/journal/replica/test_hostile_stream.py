@@ -173,7 +173,7 @@ def test_what_no_master_sends_is_refused_with_a_reason(data: bytes, reason: str)
     with pytest.raises(ForeignStream) as refused:
         follower.receive(0, data.ljust(SEGMENT_HEADER_BYTES + HEADER_BYTES, b"\0"))
     assert reason in str(refused.value)
-    assert follower.received == follower.end
+    assert follower.received_lsn == follower.end
     follower.close()
 
 
@@ -210,7 +210,7 @@ def test_no_more_than_a_record_is_held() -> None:
     data = first_segment() + record
     for at, byte in enumerate(data[:-1]):
         assert follower.receive(at, bytes([byte])) == []
-    assert (follower.end, follower.received) == (0, len(data) - 1)
+    assert (follower.end, follower.received_lsn) == (0, len(data) - 1)
     assert follower.journal.queued_bytes == 0
     assert [found.lsn for found in follower.receive(len(data) - 1, data[-1:])] == [len(data)]
     follower.close()

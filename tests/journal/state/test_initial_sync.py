@@ -100,7 +100,7 @@ def judge(storage: FaultyStorage, master: FaultyStorage, index: Index) -> None:
 def test_it_becomes_the_journal(master: FaultyStorage, bytes_max: int) -> None:
     storage, index = FaultyStorage(Random(0)), Index()
     follower = begun(master, storage, index)
-    assert (follower.end, follower.received, follower.is_complete) == (first_base(master),) * 2 + (False,)
+    assert (follower.end, follower.received_lsn, follower.is_complete) == (first_base(master),) * 2 + (False,)
     feed(follower, stream(master, follower.end, Random(1), bytes_max), index)
     assert follower.is_complete
     follower.close()
