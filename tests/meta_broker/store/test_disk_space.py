@@ -52,7 +52,7 @@ async def tick(space: DiskSpace, worker: ThreadPoolExecutor) -> bool:
     """A check that is due; return whether retention must run."""
     space._next_check_at = 0.0
     is_pressed = space.tick(asyncio.get_running_loop(), worker)
-    await space.finish()
+    await space.stop()
     return is_pressed
 
 

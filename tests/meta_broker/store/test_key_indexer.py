@@ -265,8 +265,8 @@ def test_blocks_found_wrong_are_made_again(tmp_path: Path) -> None:
             on.put(ORDERS)
             await on.on.checkpoint()
             await on.done()
-            await on.indexer.forget(STOCK)  # which has none
-            await on.indexer.forget(ORDERS)
+            await on.indexer.discard(STOCK)  # which has none
+            await on.indexer.discard(ORDERS)
             assert await on.covered(ORDERS) == []
             await on.round()
             assert await on.covered(ORDERS) == [(0, on.end(ORDERS))]

@@ -155,7 +155,7 @@ def test_a_journal_that_stops_ends_the_round(tmp_path: Path, caplog: pytest.LogC
             with ThreadPoolExecutor(1) as worker:
                 on.relocation.maybe_begin(asyncio.get_running_loop(), worker)
                 await until(lambda: len(on.store.high_watermark) > 0)
-                await on.relocation.finish()
+                await on.relocation.stop()
             await asyncio.sleep(0)
             on.store.journal.wait_flushed(on.store.journal.end)
             on.store.advance()  # the round's end, which nobody waits for

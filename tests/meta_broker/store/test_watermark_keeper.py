@@ -70,20 +70,20 @@ async def test_it_follows_and_a_failure_is_logged_once(
     storage, high = DiskWith(Random(0)), HighWatermark(Lsn(5))
     keeper = WatermarkKeeper(storage, high, SYNC, is_whole=True)
     keeper.tick()
-    await keeper.finish()
+    await keeper.stop()
     assert read_watermark(storage) is None, "nothing has changed"
     high.advance(8)
     keeper.tick()
     keeper.tick()
     keeper.close()  # the write under way is right
-    await keeper.finish()
+    await keeper.stop()
     assert read_watermark(storage) == (8, True)
     await until(lambda: keeper._writing is None)
     storage.error = errno.EIO
     for lsn in (9, 10):
         high.advance(lsn)
         keeper.tick()
-        await keeper.finish()
+        await keeper.stop()
         await until(lambda: keeper._writing is None)
     keeper.close()
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]

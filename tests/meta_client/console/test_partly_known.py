@@ -134,8 +134,8 @@ def test_what_waits_for_a_thread_ends_with_the_console(monkeypatch: pytest.Monke
 
     async def story() -> None:
         asking = Reads()
-        first = asyncio.ensure_future(asking.ask("a", lambda: may_end.wait(60)))
-        second = asyncio.ensure_future(asking.ask("b", lambda: True))
+        first = asyncio.ensure_future(asking.call("a", lambda: may_end.wait(60)))
+        second = asyncio.ensure_future(asking.call("b", lambda: True))
         await asyncio.sleep(0)
         asking.close()
         may_end.set()

@@ -112,10 +112,10 @@ def test_what_is_no_message(browser: TestClient) -> None:
 def test_what_takes_too_long_is_unknown(stack: Stack, hurried: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups_page, "LIST_S", 0.0)
     assert "no answer in 0 s" in html.unescape(hurried.get("/groups").text)
-    ask = Reads.ask
+    ask = Reads.call
     late = ("away", "search", "ranges")
     monkeypatch.setattr(
-        Reads, "ask", lambda self, key, call, limit_s=60.0: ask(self, key, call, 0.0 if key[0] in late else limit_s)
+        Reads, "call", lambda self, key, call, limit_s=60.0: ask(self, key, call, 0.0 if key[0] in late else limit_s)
     )
     assert hurried.get("/topics/orders/messages?key=key-1").text.count("no answer in 0 s") >= 2
     assert "no answer in 0 s" in hurried.get("/topics/orders").text
