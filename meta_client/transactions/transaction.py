@@ -55,6 +55,7 @@ class Transaction:
         self._branches: OpenBranches | None = None
         self._sequence: CommitSequence | None = None
         self._recorded: tuple[int, ...] = ()
+        self._is_left = False
         invalidate_after_fork(self)
 
     @property
@@ -119,10 +120,14 @@ class Transaction:
 
         On return the database has committed and COMMIT was sent to the brokers; with *waits* they have committed, too.
         Raises PrepareFailed or the database's error if all is rolled back; DecisionUnknown if the database can't be
-        asked, and a resolver will finish it. With *waits*: HeuristicOutcome, CoordinatorClosed.
+        asked, and a resolver will finish it. With *waits*: HeuristicOutcome, CoordinatorClosed. A second call raises
+        TransactionMisuse: it would undo what the connection does now, and branches whose rows may be committed.
         """
         sequence = self._sequence
         assert sequence is not None
+        if self._is_left:
+            raise TransactionMisuse("the block has ended: leave its end to `with`, or call __exit__ once")
+        self._is_left = True
         if error is None:
             sequence.commit_recorded(self._record(sequence), waits=self._waits)
             return

@@ -197,6 +197,19 @@ def test_a_block_inside_a_block(world: World) -> None:
     world.check([1, 3])
 
 
+@pytest.mark.parametrize("error", [None, LookupError()])
+def test_an_end_that_is_called_twice_touches_nothing(world: World, error: LookupError | None) -> None:
+    with closing(world.deciding.connect()) as connection:
+        with world.client.transaction(connection) as transaction:
+            connection.execute("INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+        connection.execute("INSERT INTO numbers VALUES (2)")
+        with pytest.raises(TransactionMisuse, match="has ended"):
+            transaction.__exit__(None if error is None else LookupError, error, None)
+        connection.commit()
+        assert connection.execute("SELECT count(*) FROM numbers").fetchone() == (2,)
+
+
 def test_a_transaction_that_is_ended_inside_the_block(world: World) -> None:
     with closing(world.deciding.connect()) as connection:
         for word in ("COMMIT", "ROLLBACK"):
