@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from journal.backup.manifest import FORMAT, BackupFile, Manifest, encode_manifest
+from journal.backup.manifest import FORMAT, BackupFile, Manifest, encode_manifest, text_of
 from journal.errors import CorruptJournal, DirectoryIsBackup, InvalidContent, NoJournal, StorageFailed
 from journal.records.header import Lsn
 from journal.repair.check import CheckReport, check
@@ -87,7 +87,7 @@ def take_backup(
         version=version,
         cluster=report.identity.cluster,
         broker_id=report.identity.broker_id,
-        source=source.path,
+        source=text_of(source.path),
         time_ms=time_ms,
         last_ms=view.state.time_ms,
         start=report.start,

@@ -15,7 +15,8 @@ FILES_MAX: Final = 1_000_000
 # No other name goes into a path that is read or written.
 FILE_NAME: Final = re.compile(r"\d{20}\.journal|checkpoint\.\d{1,18}", re.ASCII)
 
-_Text = Annotated[str, msgspec.Meta(max_length=4096)]
+_TEXT_MAX: Final = 4096
+_Text = Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)]
 
 
 class BackupFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +56,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def bytes(self) -> int:
         """Size of all files."""
         return sum(file.bytes for file in self.files)
+
+
+def text_of(path: str) -> str:
+    """Return a path as a manifest names it: not all are UTF-8."""
+    return path.encode(errors="backslashreplace").decode()[:_TEXT_MAX]
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

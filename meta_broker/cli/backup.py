@@ -7,8 +7,10 @@ import click
 
 from journal.backup.backup import take_backup
 from journal.backup.manifest import Manifest
+from journal.state.copy_marks import UNFINISHED_BACKUP
 from journal.state.wall_clock import wall_clock_ms
 from journal.wal.storage import DirectoryStorage
+from meta_broker.restoring.restoration import require_empty
 from meta_broker.version import PRODUCT_VERSION
 from meta_client.operations.progress import Progress
 from meta_client.operations.text import printable, time_text
@@ -34,6 +36,7 @@ def backup(directory: Path, target: Path, as_json: bool) -> None:
     """
     if target.resolve().is_relative_to(directory.resolve()):
         raise click.UsageError(f"{target} is in {directory}: name a directory elsewhere, on another disk")
+    require_empty(target, UNFINISHED_BACKUP)
     source = DirectoryStorage.open_for_reading(directory)
     storage = DirectoryStorage.open_for_writing(target)
     try:

@@ -45,14 +45,15 @@ class Restored(NamedTuple):
     unrecorded: int
 
 
-def require_empty(directory: Path) -> None:
-    """Check that *directory* is missing, empty, or holds an interrupted restoration. Raises DirectoryIsBackup."""
-    if not directory.exists() or (directory / UNFINISHED_RESTORE).exists():
+def require_empty(directory: Path, mark: str = UNFINISHED_RESTORE) -> None:
+    """Check that *directory* is missing, empty, or holds what was interrupted, as *mark* tells. Raises
+    DirectoryIsBackup."""
+    if not directory.exists() or (directory / mark).exists():
         return
-    allowed = {"lost+found", UNFINISHED_RESTORE + TMP_SUFFIX}
+    allowed = {"lost+found", mark + TMP_SUFFIX}
     found = sorted(path.name for path in directory.iterdir() if path.name not in allowed)
     if found:
-        raise DirectoryIsBackup(f"{directory} is not empty ({found[0]}): restore into a new directory")
+        raise DirectoryIsBackup(f"{directory} is not empty ({found[0]}): name a new directory")
 
 
 def restore(

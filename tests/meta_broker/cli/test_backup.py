@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from journal.backup.copy_back import read_manifest
+from journal.errors import DirectoryIsBackup
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.backup import backup
 from meta_broker.cli.restore import SHOWN_MAX, restore_command
@@ -54,6 +56,23 @@ def test_a_back_up_is_not_made_in_what_it_is_of(data: Path) -> None:
         status, _, err = run(backup, data, target)
         assert (status, f"{target} is in {data}: name a directory elsewhere" in err) == (2, True)
     assert sorted(data.iterdir()) == before
+
+
+def test_a_back_up_is_not_made_beside_others(data: Path) -> None:
+    others = data.with_name("others")
+    (others / "monday").mkdir(parents=True)
+    with pytest.raises(DirectoryIsBackup, match=r"is not empty \(monday\): name a new directory"):
+        CliRunner().invoke(backup, [str(data), str(others)], catch_exceptions=False)
+    assert [path.name for path in others.iterdir()] == ["monday"]
+
+
+def test_a_back_up_is_made_of_a_directory_whose_name_is_no_utf_8(data: Path, config: Path) -> None:
+    """As of a disk mounted elsewhere: no broker has such a name."""
+    source, saved = data.with_name("d\udcff"), data.with_name("saved")
+    data.rename(source)
+    assert run(backup, source, saved)[0] == 0
+    assert read_manifest(DirectoryStorage.open_for_reading(saved)).source.endswith(r"/d\udcff")
+    assert run(restore_command, saved, data, "--config", config, "--accept-loss", "--yes")[0] == 0
 
 
 def test_scripts_get_an_object(data: Path, config: Path) -> None:
