@@ -17,9 +17,9 @@ def read_lsn(storage: Storage, name: str) -> Lsn | None:
     try:
         raw = storage.read(name)
     except StorageFailed:
-        if name in storage.names():
+        if name in storage.names():  # else a live writer removed it meanwhile
             raise
-        return None  # a live writer removed it meanwhile
+        return None
     match = _CONTENT.fullmatch(raw)
     if match is None or int(match[1], 16) != crc32(match[2]):
         raise InvalidContent(f"{storage.path}/{name} does not read back")

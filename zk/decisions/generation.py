@@ -27,6 +27,6 @@ def read_generations(session: ZooKeeperSession) -> dict[str, int]:
     ZooKeeperUnavailable."""
     found: dict[str, int] = {}
     for table_id in session.children(f"{session.paths.root}/metaq/tables"):
-        if (node := read_generation(session, table_id).node) is not None:
+        if (node := read_generation(session, table_id).node) is not None:  # else it went meanwhile
             found[table_id] = node.generation
     return found

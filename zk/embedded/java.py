@@ -120,7 +120,7 @@ def shim_home(real_home: Path, environ: Mapping[str, str]) -> Path:
                 _replace(draft, home)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)  # still there if another process was first
-        if _holds(home, script):
+        if _holds(home, script):  # else another process changed it meanwhile
             return home
     except (OSError, RuntimeError):  # RuntimeError: no home directory
         pass  # a read-only or foreign cache: the temporary one below serves as well
@@ -161,5 +161,5 @@ def _replace(draft: Path, home: Path) -> None:
     except FileExistsError:
         return  # another process was first; its content has the same name, hence is the same
     except OSError:
-        if not home.exists():  # ENOTEMPTY is the same race under another name
+        if not home.exists():  # ENOTEMPTY: another process was first meanwhile
             raise

@@ -97,7 +97,7 @@ def read_group(session: ZooKeeperSession, group: str) -> GroupView:
     parent = session.paths.of(ConsumerParentKey(group))
     wanted = {f"{parent}/{child}": child for child in session.children(parent)}
     found = session.malformed.read(session.read_readable, wanted, decode_topics)
-    if len(found.keys() | session.malformed.found.keys() & wanted.keys()) < len(wanted):
+    if len(found.keys() | session.malformed.found.keys() & wanted.keys()) < len(wanted):  # one went meanwhile
         raise GroupChanged(f"a consumer of group {group!r} left while it was read: read the group again")
     consumers: dict[str, list[str]] = {}
     for path, topics in found.items():

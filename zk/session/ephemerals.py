@@ -32,8 +32,8 @@ def claim(session: ZooKeeperSession, path: str, data: bytes) -> NodeHolder | Non
     Replaces a node of this session that has other data instead of changing it: peers watch children, not data.
     """
     while not session.create(path, data, ephemeral=True):
-        if (node := session.read(path)) is None:
-            continue  # it went between the two requests
+        if (node := session.read(path)) is None:  # it went meanwhile
+            continue
         if node.session_id != session.session_id:
             return NodeHolder(node.data, node.session_id)
         if node.data == data:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from journal.archive.manifest import ArchiveManifest, decode_archive_manifest
+from journal.archive.manifest import ArchivedSegment, ArchiveManifest, decode_archive_manifest
 from journal.errors import InvalidContent
 from journal.wal.segments import JournalIdentity
 
@@ -62,3 +62,10 @@ def test_indexes_stand_between_segments_in_the_same_chain() -> None:
         decode_archive_manifest(b"\n".join([*lines[:3], lines[4], b""]))
     with pytest.raises(InvalidContent, match="line 4: the chain breaks at index 8192"):
         decode_archive_manifest(b"\n".join([*lines[:3], lines[3].replace(b":100", b":101"), lines[4], b""]))
+
+
+def test_a_right_chain_does_not_make_a_wrong_order_right() -> None:
+    """Whoever may write the manifest can forge its chain."""
+    made = manifest(4096)._with(ArchivedSegment(0, 4096, SHA[1], ""))
+    with pytest.raises(InvalidContent, match="line 3: segment 0 comes before LSN 8192"):
+        decode_archive_manifest(made.encode())

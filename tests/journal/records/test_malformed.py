@@ -10,7 +10,7 @@ from journal.records import layouts, topic_changes
 from journal.records.dead_letters import REASON_BYTES_MAX, DeadLetter, DeadLetterState
 from journal.records.decoders import decode
 from journal.records.encoders import encode
-from journal.records.header import Lsn, Offset, RecordHeader, RecordType
+from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordHeader, RecordType, kind_and_time, pack
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry
 from journal.records.producer_state import BatchSequence
@@ -132,3 +132,15 @@ def test_what_could_not_be_read_back_is_not_made(make: Callable[[], object]) -> 
 
 def replace_producer(producer: str) -> PutBatch:
     return PutBatch(NAME, Offset(0), 3, 7, BatchSequence(producer, 1))
+
+
+def test_a_pad_has_no_meta_part() -> None:
+    with pytest.raises(InvalidRecord, match="a PAD with a meta part"):
+        decoded(RecordType.PAD, b"x")
+
+
+@pytest.mark.parametrize("size", [0, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 3])
+def test_type_and_time_of_a_header_that_is_cut_off_are_unknown(size: int) -> None:
+    whole = pack(RecordType.PUT, 0, b"meta", 0, 0, 1, 1, Lsn(128), Lsn(128), 5)
+    assert kind_and_time(memoryview(whole), 0, 128) == (RecordType.PUT, 5)
+    assert kind_and_time(memoryview(whole)[:size], 0, 128) is None

@@ -3,7 +3,8 @@
 import struct
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 
@@ -22,7 +23,8 @@ from journal.wal.segments import (
     Segments,
     segment_name,
 )
-from journal.wal.storage import TMP_SUFFIX, DirectoryStorage
+from journal.wal.storage import TMP_SUFFIX, DirectoryStorage, Storage
+from journal.wal.storage_file import StorageFile
 from tests.fixtures.faulty_storage import FaultyStorage, MemoryFile
 from tests.fixtures.journals import IDENTITY, SEGMENT_BYTES
 from tests.fixtures.raw_journal import opened, put_record, written
@@ -247,3 +249,27 @@ def test_what_lost_its_name_and_cannot_be_read_is_no_end_of_the_journal(monkeypa
     monkeypatch.setattr(FaultyStorage, "names", lambda self: [segment_name(0), lost])
     with pytest.raises(StorageFailed, match="Input/output error"):
         Segments.open(storage, None, SEGMENT_BYTES, writable=False)
+
+
+def test_the_cache_is_dropped_from_an_lsn_on() -> None:
+    storage = written({}, {})
+    with closing(opened(storage)) as segments:
+        storage.calls.clear()
+        segments.drop_cache(SEGMENT_BYTES)
+        assert storage.calls == [("sync", segment_name(SEGMENT_BYTES))]
+
+
+def test_a_segment_that_is_replaced_while_it_is_archived_stays() -> None:
+    storage = written({}, {})
+
+    class Archive:
+        @contextmanager
+        def kept(self, storage: Storage, name: str, file: StorageFile) -> Iterator[None]:
+            bases, files, _ = segments._chain
+            segments._chain = type(segments._chain).of(bases, (MemoryFile(written(), name, b""), *files[1:]))
+            yield
+
+    with closing(opened(storage)) as segments:
+        with pytest.raises(StorageFailed, match="replaced while it was archived"):
+            segments.drop_before(SEGMENT_BYTES, Archive())
+        assert segment_name(0) in storage.files

@@ -12,6 +12,7 @@ from zk.session import ephemerals
 from zk.session.session import ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName
+from zk.tree.paths import InvalidName
 
 MASTER_URL = BrokerUrl("10.0.0.9", 8123)
 SLAVE_URL = BrokerUrl("10.0.0.10", 8123)
@@ -238,3 +239,20 @@ def test_a_session_can_begin_again(session: ZooKeeperSession) -> None:
     assert snapshot(session) == {"/meta/brokers/ids/0": (b"meta://10.0.0.9:8123", False)}
     registration.register()
     assert snapshot(session) == OF_MASTER
+
+
+def test_a_topic_that_can_be_none_is_refused(session: ZooKeeperSession) -> None:
+    registration = master(session)
+    registration.register()
+    with pytest.raises(InvalidName):
+        registration.set_topic("a/b", TopicRegistration(1))
+
+
+def test_a_checksum_is_published_again_where_its_node_is_gone(session: ZooKeeperSession) -> None:
+    registration = master(session)
+    registration.register()
+    session.delete("/meta/brokers/ids/0/master_config_checksum")
+    registration.set_config_checksum(7)
+    node = session.read("/meta/brokers/ids/0/master_config_checksum")
+    assert node is not None
+    assert (node.data, node.session_id) == (b"7", session.session_id)

