@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from journal.errors import StorageFailed
+from meta_broker import fd_limits
+from meta_broker.fd_limits import REJECTING_MAX, RESERVED
 from meta_client.protocol.requests import Put, TakeCheckpoint
 from tests.fixtures.broker import CONFIG, ExecutedBroker
 from tests.fixtures.wire import WireClient
@@ -64,3 +67,16 @@ def test_an_index_that_no_descriptor_is_left_for_is_not_taken_for_damaged(filled
     filled.limits = "-n 512"
     with pytest.raises(AssertionError, match=r"Too many open files: raise the limit \(ulimit -n\)"):
         filled.start()
+
+
+@pytest.mark.parametrize(("left", "room"), [(None, 100), (100 + RESERVED, 100), (REJECTING_MAX + 60, 30), (0, 1)])
+def test_fewer_connections_than_wanted_leave_files_for_the_journal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, left: int | None, room: int
+) -> None:
+    monkeypatch.setattr(fd_limits, "_available", lambda: left)
+    assert fd_limits.connections_allowed(100) == room
+    if left == 0:
+        with pytest.raises(StorageFailed, match=r"raise the limit \(ulimit -n\)"):
+            fd_limits.check_available(tmp_path, 1)
+    else:
+        fd_limits.check_available(tmp_path, 1)

@@ -1,10 +1,18 @@
 """count on the wire, at a real broker: as many messages as a reader finds, however they were put."""
 
+from typing import cast
+
+import pytest
+
+from journal.errors import StorageFailed
 from journal.records.xid import XaKey, Xid
+from meta_broker.handlers.count import _count_front
+from meta_broker.store.cold_read import ColdRead
+from meta_broker.store.partition_index import StoredExtent
 from meta_client.protocol.answers import Counted, parse_counted
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.compression import Codec
-from meta_client.protocol.messages import encode_body, encode_frame
+from meta_client.protocol.messages import HEADER_BYTES, encode_body, encode_frame
 from meta_client.protocol.requests import Count, MultiPut, TakeCheckpoint, TopicCommand, TopicVerb, TransactionVerb
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
@@ -70,3 +78,14 @@ def test_as_many_as_there_are(lone_broker: BrokerProcess) -> None:
     lone_broker.start()
     with WireClient(lone_broker.port) as client:
         assert check(client) == total
+
+
+def test_a_message_of_negative_length_is_damage() -> None:
+    class Read:
+        def run(self) -> bytes:
+            return bytes(HEADER_BYTES) + b"\xff" * HEADER_BYTES
+
+    front, below = StoredExtent(0, 4096, 2 * HEADER_BYTES, 2), dict[StoredExtent, int]()
+    with pytest.raises(StorageFailed, match=f"the message at LSN {4096 + HEADER_BYTES} has -1 bytes"):
+        _count_front(cast(ColdRead, Read()), front, below)
+    assert below == {}

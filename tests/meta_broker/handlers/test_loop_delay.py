@@ -72,3 +72,7 @@ def test_stats_tell_it(lone_broker: BrokerProcess) -> None:
         values = dict(line.split(" ", 1) for line in client.stats()[1:-1])
         assert float(values["loop_delay_ms_max"]) >= 250
         assert values["loop_delay_ms_max_60s"] == values["loop_delay_ms_max"]
+
+
+def test_what_never_began_ends() -> None:
+    LoopDelay().end()
