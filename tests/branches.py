@@ -24,9 +24,10 @@ REASONS: Final = (
     (r"^meta_broker/demo/", "processes that the demo kills: perhaps taken, and not counted"),
     (r"^spark_jobs/(messages|source|sink)/", "Spark's Python workers: perhaps taken, and not counted"),
     (
-        r"byteorder|AF_INET6|find_spec|sys\.modules|server_user|\"autocommit\"|isatty",
+        r"byteorder|AF_INET6|find_spec|sys\.modules|server_user|\"autocommit\"|isatty|EINVAL|meta_broker/selftest/",
         "another machine, user or version",
     ),
+    (r"elif error is not None:|elif not isinstance\(error, StorageFailed\):", "a mistake of metaq's own, for its log"),
     (r"# .*meanwhile|\.exchange\(|write_(replication|position)\(|RefusalReason", "of two at once the other was first"),
     (r" to exit: (el)?if self\._(transport|timer|limit|redelivery|thread\.is_alive)\b", "closed twice"),
 )

@@ -17,7 +17,9 @@ from journal.wal.storage_file import DirectoryFile
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.store import message_store
+from meta_broker.store.checkpoint_job import STOPPING, NoCheckpoint
 from meta_broker.store.message_store import MessageStore
+from meta_client.protocol.answers import CheckpointTaken
 from tests.fixtures.loops import until
 
 
@@ -124,3 +126,46 @@ def test_the_last_checkpoint_holds_what_was_to_be_shown_in_later_turns(
             assert not store.indexes.damaged
         finally:
             store.close()
+
+
+def test_who_waits_for_a_checkpoint_at_a_stop_is_told_so(tmp_path: Path) -> None:
+    """One that was asked for, and one that waits for the high watermark, whose action comes when nobody wants it."""
+
+    async def story() -> None:
+        told: list[CheckpointTaken | NoCheckpoint] = []
+        config = BrokerConfig(data=tmp_path, broker_id=0, port=0)
+        store = MessageStore.open(config, "test", lambda: None, wall_clock_ms)
+        try:
+            store.limit_acknowledged(store.journal.end)
+            store.transactions.put(PartitionName("orders", 0), [b"x" * 21], 21, 1)
+            with ThreadPoolExecutor(1) as worker:
+                store.checkpoints.request(told.append)
+                store.checkpoints.maybe_begin(asyncio.get_running_loop(), worker)
+                await until(lambda: len(store.high_watermark) == 1)
+                store.checkpoints.request(told.append)
+                await store.finish_checkpoint()
+            assert told == [NoCheckpoint(STOPPING)] * 2
+            store.journal.wait_flushed(store.journal.end, 60)
+            store.limit_acknowledged(LSN_MAX)
+            assert store.advance()
+        finally:
+            store.close()
+
+    asyncio.run(story())
+
+
+def test_acknowledgements_that_are_suspended_come_later(tmp_path: Path) -> None:
+    store = MessageStore.open(BrokerConfig(data=tmp_path, broker_id=0, port=0), "test", lambda: None, wall_clock_ms)
+    try:
+        store.suspend_acks()
+        put = store.transactions.put(PartitionName("orders", 0), [b"x" * 21], 21, 1)
+        ran: list[str] = []
+        store.high_watermark.run_after(put.lsn, ran.append, "acknowledged")
+        store.journal.wait_flushed(store.journal.end, 60)
+        assert store.advance()
+        assert ran == []
+        store.resume_acks()
+        assert store.advance()
+        assert ran == ["acknowledged"]
+    finally:
+        store.close()

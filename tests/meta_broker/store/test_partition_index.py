@@ -628,3 +628,58 @@ def test_a_look_up_reads_one_chunk_however_long_the_index_is(
         reads.clear()
         assert slices(warm_places(index, offset, 7)) == [(10 * offset - 30 + 1 + 3, 7)]
         assert reads in ([offset // 20], []), "the last one is still in memory"
+
+
+def test_a_read_ends_where_the_index_is_not_in_memory_and_goes_on_there(
+    small_chunks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del small_chunks
+    monkeypatch.setattr(OpenFile, "read_cached", lambda self, position, size: None)
+    index = PartitionIndex(tmp_path / "orders-0.index")
+    for number in range(8):
+        index.publish(publication(10 * number, 10, 100 * number + 1))
+    index.restore(0, 80, checkpoint(index))
+    found, cold = list[JournalSlice](), 0
+    while (offset := sum(place.bytes for place in found)) < 80:
+        try:
+            found += index.places(offset, 80)
+        except IndexCold as error:
+            cold += 1
+            error.run()
+    assert slices(found) == [(100 * number + 1, 10) for number in range(8)]
+    assert cold >= 4, "each chunk, when a read begins there"
+
+
+def test_what_lies_in_front_of_a_gap_is_no_part_of_it(tmp_path: Path) -> None:
+    index = PartitionIndex(tmp_path / "orders-0.index")
+    index.publish(publication(0, 10, 100))
+    index.publish(IndexUpdate(ORDERS, Offset(50), Extent(Lsn(0), 0, 0, 1)))
+    index.publish(publication(50, 10, 300))
+    assert [run.offset for run in index.runs(20) if run.bytes] == [50]
+    assert index.count(20)[:2] == (1 + 10 % 3, 60)
+    assert index.resumes(20) == 50
+
+
+def test_times_of_a_tail_are_raised_as_far_as_they_are_earlier_than_the_file(tmp_path: Path) -> None:
+    """A start does not know the file's last time, until somebody opens it."""
+
+    def put(index: PartitionIndex, number: int, time_ms: int) -> None:
+        index.publish(IndexUpdate(ORDERS, Offset(10 * number), Extent(Lsn(100 * number + 1), 10, 1, time_ms)))
+
+    index = PartitionIndex(tmp_path / "orders-0.index")
+    put(index, 0, 1000)
+    index.restore(0, 10, checkpoint(index))
+    for number, time_ms in enumerate((500, 600, 1200, 1300), 1):
+        put(index, number, time_ms)
+    assert [warm(functools.partial(index.at_time, ms)) for ms in (999, 1001, 1201, 1301)] == [0, 30, 40, 50]
+
+
+def test_a_file_found_damaged_while_it_is_added_to_stays_so(tmp_path: Path) -> None:
+    index = PartitionIndex(tmp_path / "orders-0.index")
+    index.publish(publication(0, 10, 100))
+    spill = spilled(index)
+    file = index.write(spill)
+    index.damaged()
+    index.filed(spill, file)
+    assert index.is_damaged
+    assert len(index) == 1, "the entry stays in memory until those before it are rebuilt"
