@@ -13,7 +13,7 @@ def test_against_a_dict(steps: list[tuple[int, str | None]]) -> None:
     newest, expected = NewestByKey[int, str](len), dict[int, str]()
     for key, value in steps:
         if value is None:
-            assert newest.drop(key) == (expected.pop(key, None) is not None)
+            assert newest.remove(key) == (expected.pop(key, None) is not None)
         else:
             newest.put(key, value)
             expected[key] = value

@@ -55,19 +55,19 @@ async def test_what_is_no_answer_is_none(
         filter_process._process = await answering(tmp_path / "answer", verdicts, count)
         filter_process._rests_until = 0.0
         with pytest.raises(FilterFailed, match=why):
-            await filter_process.ask("billing", b"x" * 100)
+            await filter_process.judge("billing", b"x" * 100)
     assert caplog.text.count(why) == 1
     with pytest.raises(FilterFailed, match=why):
-        await filter_process.ask("billing", b"x" * 100)
+        await filter_process.judge("billing", b"x" * 100)
     await filter_process.stop()
     with pytest.raises(FilterFailed, match="the broker is stopping"):
-        await filter_process.ask("billing", b"x" * 100)
+        await filter_process.judge("billing", b"x" * 100)
 
 
 @in_loop
 async def test_one_that_is_stopped_while_it_starts_does_not_stay() -> None:
     filter_process = FilterProcess("json:loads", 60.0)
-    asking = asyncio.ensure_future(filter_process.ask("billing", b"x" * 100))
+    asking = asyncio.ensure_future(filter_process.judge("billing", b"x" * 100))
     await asyncio.sleep(0)
     await filter_process.stop()
     with pytest.raises(FilterFailed, match="the broker is stopping"):

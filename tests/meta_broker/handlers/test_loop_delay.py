@@ -75,4 +75,4 @@ def test_stats_tell_it(lone_broker: BrokerProcess) -> None:
 
 
 def test_what_never_began_ends() -> None:
-    LoopDelay().end()
+    LoopDelay().stop()

@@ -143,7 +143,7 @@ def test_who_waits_for_a_checkpoint_at_a_stop_is_told_so(tmp_path: Path) -> None
                 store.checkpoints.maybe_begin(asyncio.get_running_loop(), worker)
                 await until(lambda: len(store.high_watermark) == 1)
                 store.checkpoints.request(told.append)
-                await store.finish_checkpoint()
+                await store.stop_jobs()
             assert told == [NoCheckpoint(STOPPING)] * 2
             store.journal.wait_flushed(store.journal.end, 60)
             store.limit_acknowledged(LSN_MAX)

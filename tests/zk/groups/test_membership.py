@@ -108,7 +108,7 @@ def test_a_member_whose_id_node_was_overwritten_joins_again(session: ZooKeeperSe
 def test_who_is_no_member_triggers_no_rebalance(session: ZooKeeperSession, open_session: OpenSession) -> None:
     member = ConsumerMembership(session, "g1", "g1_c")
     member.trigger_rebalance()
-    ConsumerMembership(open_session(), "g1", "g1_c").join(frozenset({"a"}), no_wait)
+    ConsumerMembership(open_session(), "g1", "g1_c").join_group(frozenset({"a"}), no_wait)
     before = session.read("/meta/consumers/g1/ids/g1_c")
     member.trigger_rebalance()  # another session's
     assert session.read("/meta/consumers/g1/ids/g1_c") == before
