@@ -145,7 +145,7 @@ class IndexFile:
 
     def _open(self) -> None:
         with self._opening:
-            if (unopened := self._unopened) is not None:
+            if (unopened := self._unopened) is not None:  # else another thread opened it meanwhile
                 path, end = unopened
                 for place in (path, renewed(path)):
                     if (file := _opened(place, position(self.entries))) is None:

@@ -180,3 +180,26 @@ def test_a_branch_that_is_decided_while_it_is_read_is_left_alone(
         assert list(judged(tmp_path)) == []
 
     asyncio.run(story())
+
+
+def test_a_corrupt_branch_is_named_and_holds_retention_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with stage(tmp_path, BY_BYTES) as on:
+            live = prepare(on, "order-1", range(3))
+            fill(on, 200)
+            assert live.branch is not None
+            (extent, *_) = next(iter(live.branch.extents.values()))
+            flip(tmp_path, extent.lsn + 3)
+            await relocate(on)
+            assert caplog.text.count("branch not relocated, retention stops at it xid=XID:1:6f726465722d31") == 1
+
+    asyncio.run(story())
+
+
+def flip(directory: Path, lsn: int) -> None:
+    (path,) = (each for each in directory.glob("*.journal") if 0 <= lsn - int(each.stem) < SEGMENT_BYTES)
+    with path.open("r+b") as file:
+        file.seek(lsn - int(path.stem))
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))

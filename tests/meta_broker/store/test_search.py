@@ -139,3 +139,20 @@ def test_an_attribute_that_does_not_fit_into_its_message_is_none() -> None:
         for wanted in (b"", b"a", b"aa", b"aaaa"):
             looked = search_step(wanted, _slicing(stored), [run], 0, 1)
             assert looked == (len(stored), [])
+
+
+def test_a_group_of_runs_goes_on_in_the_next_segment() -> None:
+    """What is read ends with the segment, wherever the runs are."""
+    first = encode_frame(1, *encode_body(b"x" * 40, "a"))
+    wanted = encode_frame(2, *encode_body(b"y", "b"))
+    base = SEGMENT - len(first)
+    journal = bytes(base) + first + wanted
+    group = [StoredExtent(0, base, len(first), 1), StoredExtent(len(first), SEGMENT, len(wanted), 1)]
+
+    def read(lsn: int, size: int) -> memoryview:
+        return memoryview(journal)[lsn : min(lsn + size, lsn - lsn % SEGMENT + SEGMENT)]
+
+    pattern = search._pattern(b"b")
+    assert list(search._holding(pattern, read, group)) == group[1:]
+    assert list(search._holding(pattern, read, group[:1])) == []
+    assert list(search._holding(pattern, lambda lsn, size: memoryview(b""), group)) == [], "nothing is left to read"
