@@ -4,6 +4,7 @@ Works on Segments opened for reading and never writes. A live writer is ahead of
 state.
 """
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, assert_never
@@ -145,6 +146,18 @@ def _summarize(header: RecordHeader, record: Record) -> _Summary:
         case Pad():
             return _Summary()
     assert_never(record)
+
+
+def open_beside_writer(storage: Storage, segment_bytes: int) -> Segments:
+    """Open segments of any identity for reading; again if their writer, who may be alive, deletes one meanwhile. Raises
+    as Segments.open."""
+    while True:
+        before = storage.names()
+        try:
+            return Segments.open(storage, None, segment_bytes, writable=False)
+        except StorageFailed as error:
+            if error.errno != errno.ENOENT or storage.names() == before:
+                raise
 
 
 class RecordReader:

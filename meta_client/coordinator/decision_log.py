@@ -21,7 +21,7 @@ from journal.records.decoders import decode
 from journal.records.header import Lsn
 from journal.records.record import Decision, Epoch, Forget, Record
 from journal.records.xid import BranchKey, XaKey, Xid
-from journal.state.inspection import RecordReader
+from journal.state.inspection import RecordReader, open_beside_writer
 from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
 from journal.wal.open_journal import make_end_durable
@@ -212,7 +212,7 @@ def _now_ms() -> int:
 
 def _owner(storage: Storage, segment_bytes: int) -> LogName | None:
     """Return the log's owner; None for an empty directory. Raises ForeignLog for a broker's journal."""
-    segments = Segments.open(storage, None, segment_bytes, writable=False)
+    segments = open_beside_writer(storage, segment_bytes)
     try:
         if not len(segments):
             return None
@@ -248,7 +248,7 @@ def read_decisions(directory: Path) -> LoggedDecisions:
     is_held = storage.is_held()  # looked at first: a coordinator that ends meanwhile may have decided meanwhile
     if (owner := _owner(storage, SEGMENT_BYTES)) is None:
         raise ForeignLog(f"{directory} holds no coordinator's decisions: name the directory that it was opened with")
-    segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
+    segments = open_beside_writer(storage, SEGMENT_BYTES)
     try:
         segments.drop_cache(segments.start)  # a decision whose fsync failed would look made
         found, _ = _fold(segments)

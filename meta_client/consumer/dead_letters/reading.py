@@ -6,7 +6,7 @@ from pathlib import Path
 from journal.records.dead_letters import DeadLetter
 from journal.records.decoders import decode
 from journal.records.header import Lsn
-from journal.state.inspection import RecordReader
+from journal.state.inspection import RecordReader, open_beside_writer
 from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
@@ -46,7 +46,7 @@ def read_dead_letters(directory: Path) -> Iterator[tuple[DeadLetterEntry, Receiv
 
 
 def _open(directory: Path) -> Segments:
-    segments = Segments.open(DirectoryStorage.open_for_reading(directory), None, SEGMENT_BYTES, writable=False)
+    segments = open_beside_writer(DirectoryStorage.open_for_reading(directory), SEGMENT_BYTES)
     if not len(segments) or not segments.identity.cluster.startswith(CLUSTER):
         whose = f"the journal of {segments.identity}" if len(segments) else "no journal"
         segments.close()

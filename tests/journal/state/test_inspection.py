@@ -1,5 +1,6 @@
 """Reading from outside: what a record says in words, where reading can begin, and a writer that does not wait."""
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -24,9 +25,10 @@ from journal.records.record import (
     RollbackReason,
 )
 from journal.records.topic_changes import TopicChange, TopicState
-from journal.state.inspection import RecordReader, describe, read_checkpoints, scanner_from
+from journal.state.inspection import RecordReader, describe, open_beside_writer, read_checkpoints, scanner_from
 from journal.wal.scan import EndVerdict, ScanEnd, ScannedRecord, Scanner
 from journal.wal.segments import Segments
+from journal.wal.storage import DirectoryStorage
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.histories import content, entries_of, entry_of, flip, write_history
 from tests.fixtures.journals import ORDERS, SEGMENT_BYTES, STOCK, open_store, xa
@@ -146,3 +148,29 @@ def test_a_checkpoint_that_a_live_broker_deletes_meanwhile_is_left_out(
 
     monkeypatch.setattr(FaultyStorage, "read", vanish)
     assert list(read_checkpoints(storage)) == [2]
+
+
+class ShrinkingDirectory(DirectoryStorage):
+    """Its oldest segment is deleted right after it was listed for the second time."""
+
+    listed = 0
+
+    def names(self) -> list[str]:
+        found = super().names()
+        self.listed += 1
+        if self.listed == 2:
+            (Path(self.path) / found[0]).unlink()
+        return found
+
+
+def test_a_segment_that_is_dropped_during_the_opening_is_left_out(tmp_path: Path) -> None:
+    storage = DirectoryStorage.open_for_writing(tmp_path)
+    store = open_store(storage)
+    while len(store.journal.segments) < 3:
+        store.put(ORDERS, [b"x" * 100], 100, 1)
+        store.journal.wait_flushed(store.journal.end)
+    store.close()
+    storage.close()
+    segments = open_beside_writer(ShrinkingDirectory(tmp_path, None), 4096)
+    assert (segments.start > 4096, len(segments)) == (True, 2)
+    segments.close()
