@@ -19,6 +19,7 @@ from spark_jobs.formats import register
 from spark_jobs.source.session import spark_session
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.spark_cluster import INTERPRETED
+from tests.fixtures.spark_python import warm_python
 from tests.spark_jobs.journals import write_honest_journal
 from zk.embedded.chroot import chroot
 from zk.embedded.server import EmbeddedZooKeeper
@@ -47,7 +48,8 @@ def spark_started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]
         with pytest.MonkeyPatch.context() as patch, printing_into(stderr):
             patch.setenv("TMPDIR", str(scratch))
             patch.setattr(tempfile, "tempdir", str(scratch))
-            session = ends.enter_context(spark_session("local[2]", name="metaq tests", options=QUICK))
+            options = QUICK | {"spark.pyspark.python": warm_python(stderr.parent)}
+            session = ends.enter_context(spark_session("local[2]", name="metaq tests", options=options))
         register(session)
         for form in ("short", "long"):  # else Spark takes a stack trace for each step of a plan
             session.sparkContext.setLocalProperty(f"callSite.{form}", "tests")
