@@ -27,10 +27,10 @@ def test_one_decision_stands(session: ZooKeeperSession) -> None:
     for name in (FIRST, SECOND):
         assert decisions.decide(name, BRANCHES[:1]) == made, "decided, or a later one"
         assert not decisions.forbid(name)
-    decisions.finish(BatchDecision(2, BRANCHES))  # another one
+    decisions.mark_done(BatchDecision(2, BRANCHES))  # another one
     assert not decisions.read().is_done
     for _ in range(2):
-        decisions.finish(made)
+        decisions.mark_done(made)
         assert decisions.read().is_done
 
 
@@ -60,5 +60,5 @@ def test_a_write_that_nobody_can_repeat_leaves_no_node(session: ZooKeeperSession
     decisions.begin()
     made = decisions.decide(name, BRANCHES)
     assert made.branches == BRANCHES
-    decisions.finish(made)
+    decisions.mark_done(made)
     assert (decisions.read(), decisions.version()) == (OVER, None)
