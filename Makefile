@@ -8,6 +8,7 @@ WILL_DO := import sys, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in $(PYTHONS); do $$p -c '$(WILL_DO)' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
+CLASSES := .venv/spark-classes.jsa
 
 DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs journal/FORMAT.md meta_client/protocol/PROTOCOL.md
 PLAIN := (?:for ever|but for|by then|of theirs)\b|[\w'-]+
@@ -33,8 +34,13 @@ demo: $(STAMP)  ## The main job, end to end, with three kills (ORDERS="a.csv b.c
 	@$(BIN)/metaq demo $(if $(ORDERS),--orders $(ORDERS))
 
 # Four workers on two cores: half of a test's time it waits, for a disk, a session or a process.
-test: $(STAMP)  ## Every test: real ZooKeeper, PostgreSQL, Spark, processes
+test: $(STAMP) $(CLASSES)  ## Every test: real ZooKeeper, PostgreSQL, Spark, processes
 	@$(BIN)/python -m pytest -n 4 --dist loadscope $(PYTEST_ARGS)
+
+# For JVMs of tests; see tests/fixtures/class_archive.py.
+$(CLASSES): $(STAMP)
+	@echo "archiving Spark's classes, once"
+	@$(BIN)/python -m tests.spark_jobs.archive_classes
 
 test-fast: $(STAMP)  ## The tests that start no server: units and models
 	@$(BIN)/python -m pytest -n 2 --dist loadscope -m "not servers" $(PYTEST_ARGS)

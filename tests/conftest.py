@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.fixtures.class_archive import archive_options
 from tests.fixtures.thoroughness import examples
 from zk.embedded.chroot import Chroot, chroot
 from zk.embedded.server import EmbeddedZooKeeper
@@ -41,6 +42,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 
 # Public authorities certify no server of a test, and PyMySQL would read all of their certificates at each connection.
 os.environ["SSL_CERT_FILE"] = os.devnull
+
+# Drivers that commands start take options from here alone.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", archive_options())
 
 # A shell ignores SIGINT for what it runs in the background, and so would every program that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
