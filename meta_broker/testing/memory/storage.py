@@ -50,7 +50,7 @@ class MemoryFile:
 
 
 class MemoryStorage:
-    """One directory. Implements Storage; its methods never wait, and fail only for a name that is not there."""
+    """One directory. Implements Storage; its methods never wait, and fail only for a name or for want of memory."""
 
     path = "memory"
 
@@ -64,7 +64,10 @@ class MemoryStorage:
         """Do nothing: everything is there."""
 
     def create(self, name: str, size: int, head: bytes) -> MemoryFile:
-        content = mmap.mmap(-1, size)  # takes memory only for what is written
+        try:
+            content = mmap.mmap(-1, size)  # takes memory only for what is written
+        except OSError as error:
+            raise StorageFailed(f"{self.path}/{name}: {error.strerror}") from error
         content[: len(head)] = head
         file = self._files[name] = MemoryFile(content, len(head))
         return file
@@ -74,10 +77,12 @@ class MemoryStorage:
         return self.create(name + TMP_SUFFIX, size, head)
 
     def rename_into_place(self, name: str) -> None:
-        self._files[name] = self._files.pop(name + TMP_SUFFIX)
+        self._files[name] = self._find(name + TMP_SUFFIX)
+        del self._files[name + TMP_SUFFIX]
 
     def link(self, name: str, as_name: str) -> None:
-        self._files[as_name] = self._find(name)
+        if self._files.setdefault(as_name, file := self._find(name)) is not file:
+            raise StorageFailed(f"{self.path}/{as_name}: it is another file already")
 
     def unshare(self, name: str) -> bool:
         del name
