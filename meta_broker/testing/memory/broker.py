@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from meta_broker.app.master import master_context
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
+from meta_broker.config.broker_section import BrokerSection
 from meta_broker.config.loading import check_topics
 from meta_broker.handlers.dispatch import Dispatcher
 from meta_broker.handlers.message_ids import MessageIds
@@ -26,6 +28,7 @@ from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName
 
 HOST = "127.0.0.1"
+SEGMENT_BYTES = 16 * 1024 * 1024  # two are reserved ahead: address space, which many test processes share
 
 
 class ClusterTime:
@@ -56,8 +59,15 @@ class MemoryBroker:
         self._tree = tree
         self._clock = clock
         self._storage = MemoryStorage()
-        self._files = tempfile.TemporaryDirectory(prefix="metaq-memory-")  # of indexes, which checkpoints write
-        self._config = BrokerConfig(data=Path(self._files.name), broker_id=broker_id, port=0, topics=sections)
+        # Of indexes, which checkpoints write. No TemporaryDirectory: a forked child that exits would delete it.
+        self._files = Path(tempfile.mkdtemp(prefix="metaq-memory-"))
+        self._config = BrokerConfig(
+            data=self._files,
+            broker_id=broker_id,
+            port=0,
+            topics=sections,
+            broker=BrokerSection(segment_bytes=SEGMENT_BYTES),
+        )
         self._held_port = HeldPort()  # while it is down
         self._running: contextlib.AsyncExitStack | None = None
         self._server: Server
@@ -110,15 +120,14 @@ class MemoryBroker:
 
     async def expire(self) -> None:
         """Roll back the branches that timed out."""
-        if self._running is not None and self._server.expire():
+        while self._running is not None and self._server.expire():  # noqa: ASYNC110 - waits for no event
             await asyncio.sleep(0)  # others' turn
-            await self.expire()
 
     async def close(self) -> None:
         """Kill it, and delete its files. Idempotent."""
         await self.kill()
         self._held_port.release()
-        self._files.cleanup()
+        shutil.rmtree(self._files, ignore_errors=True)  # temporary: the system removes leftovers
 
     async def _tick(self, server: Server, store: MessageStore, worker: Executor) -> None:
         while True:

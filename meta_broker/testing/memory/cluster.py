@@ -1,6 +1,7 @@
 """A cluster for unit tests: brokers inside this process, and their clients."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Coroutine, Iterable, Mapping
@@ -9,6 +10,7 @@ from typing import Any, Self
 
 import uvloop
 
+from journal.state.wall_clock import TIME_MS_END
 from meta_broker.testing.memory.broker import ClusterTime, MemoryBroker
 from meta_broker.testing.memory.session import MemorySession
 from meta_broker.testing.memory.tree import Tree
@@ -17,6 +19,7 @@ from meta_client.net.connections import Connections
 from meta_client.net.opaques import next_opaque
 from meta_client.protocol.requests import TopicCommand, TopicVerb
 from meta_client.protocol.responses import Result
+from zk.forks import invalidate_after_fork, skip_after_fork
 
 TOPICS: Mapping[str, int] = {"*": 2}
 ANSWER_S = 60.0
@@ -34,6 +37,7 @@ class MemoryCluster:
         self._clock = ClusterTime()
         self._brokers = {broker_id: MemoryBroker(broker_id, topics, self._tree, self._clock) for broker_id in brokers}
         self._loop = uvloop.new_event_loop()
+        self._steps = threading.Lock()  # one at a time: a broker that starts while it dies would share its directory
         self._operator = Connections()
         self._thread = threading.Thread(target=self._loop.run_forever, name="metaq-memory", daemon=True)
         self._thread.start()
@@ -44,6 +48,7 @@ class MemoryCluster:
                 self._run(broker.start())
             opened.callback(self._operator.close)
             self._opened = opened.pop_all()
+        invalidate_after_fork(self)  # a child has no thread of the brokers
 
     def client(self, **options: Any) -> Client:
         """Return a new client of these brokers, closed with the cluster at the latest.
@@ -81,7 +86,10 @@ class MemoryCluster:
         client.session.expire()
 
     def advance(self, seconds: float) -> None:
-        """Advance the brokers' time; on return transactions that are due have expired."""
+        """Advance the brokers' time; on return transactions that are due have expired. Raises ValueError for a time
+        that message ids can't have."""
+        if not 0 <= seconds < TIME_MS_END / 1000 - self.now():
+            raise ValueError(f"cannot advance by {seconds} s: time goes forward, and message ids end in 2081")
         self._clock.offset_s += seconds
         for broker in self._brokers.values():
             self._run(broker.expire())
@@ -93,19 +101,29 @@ class MemoryCluster:
     def __enter__(self) -> Self:
         return self
 
+    @skip_after_fork
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._opened.close()
 
     def _run(self, step: Coroutine[Any, Any, None]) -> None:
-        """Run *step* on the brokers' loop. Raises what it raises."""
-        asyncio.run_coroutine_threadsafe(step, self._loop).result()
+        """Run *step* on the brokers' loop, to its end even if an interrupt is raised here. Raises what it raises."""
+        with self._steps:
+            if self._loop.is_closed():
+                step.close()
+                raise RuntimeError("the cluster is closed")
+            running = asyncio.run_coroutine_threadsafe(step, self._loop)
+            try:
+                running.result()
+            finally:
+                concurrent.futures.wait([running])
 
     def _close(self, broker: MemoryBroker) -> None:
         self._run(broker.close())
 
     def _end_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        with self._steps:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()

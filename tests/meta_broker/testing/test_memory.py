@@ -1,11 +1,15 @@
 """What a cluster in memory provokes, keeps and leaves behind, and its ZooKeeper compared with a real one."""
 
+import faulthandler
+import math
+import os
 import random
 import sqlite3
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -22,6 +26,7 @@ from meta_client.protocol.requests import TakeCheckpoint
 from meta_client.protocol.responses import Result
 from meta_client.transactions.databases import init
 from zk.embedded.chroot import Chroot
+from zk.forks import CreatedBeforeFork
 from zk.session.session import ZooKeeperSession
 from zk.tree.transactions import Check, Create, Operation, Remove, Write
 
@@ -126,6 +131,47 @@ def test_a_checkpoint_by_which_it_starts_again() -> None:
         cluster.start()
         wait_until(lambda: bool(client.topology.view("orders", ANSWER_S).available))
         assert [message.payload for message in client.browse("orders")] == [b"before", b"after"]
+
+
+def test_one_step_at_a_time() -> None:
+    with MemoryCluster({"orders": 1}) as cluster, ThreadPoolExecutor(3) as pool:
+        client = cluster.client()
+        for number in range(10):
+            client.producer().send("orders", b"%d" % number)
+            killed = [pool.submit(cluster.kill) for _ in range(2)]
+            wait(killed, 0.001)
+            with suppress(AssertionError):  # it starts before it is killed
+                pool.submit(cluster.start).result(ANSWER_S)
+            wait(killed, ANSWER_S)
+            cluster.kill()
+            cluster.start()
+            wait_until(lambda: bool(client.topology.view("orders", ANSWER_S).available))
+        assert [message.payload for message in client.browse("orders")] == [b"%d" % number for number in range(10)]
+    with pytest.raises(RuntimeError, match="the cluster is closed"):
+        cluster.kill()
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, 1e10])
+def test_a_time_that_no_broker_can_have(seconds: float) -> None:
+    with MemoryCluster() as cluster:
+        with pytest.raises(ValueError, match="cannot advance by"):
+            cluster.advance(seconds)
+        cluster.client().producer().send("orders", b"")
+
+
+def test_a_forked_child_leaves_the_block_at_once() -> None:
+    with MemoryCluster() as cluster:
+        if (child := os.fork()) == 0:
+            try:
+                faulthandler.dump_traceback_later(20, exit=True)
+                cluster.__exit__(None, None, None)
+                with pytest.raises(CreatedBeforeFork):
+                    cluster.kill()
+                os._exit(3)
+            finally:
+                os._exit(4)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        cluster.client().producer().send("orders", b"")
 
 
 def test_what_it_leaves_behind() -> None:
