@@ -15,6 +15,7 @@ from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
 from meta_client.consumer.position import Position
+from meta_client.consumer.watchdog import Cure
 from meta_client.operations.waiting import Waiting
 from zk.tree.nodes import Partition
 
@@ -98,9 +99,11 @@ class GroupReading:
             raise self._failure
 
     def _find_stuck(self) -> str:
-        """Return what the watchdog has found, blank for nothing, unless a message was shown a moment ago: a slow output
-        is no fault of a partition."""
-        findings = self._consumer.findings()
+        """Return what the watchdog has found in this member's share, blank for nothing, unless a message was shown a
+        moment ago: a slow output is no fault of a partition. While others own all partitions, it waits for them."""
+        findings = [finding for finding in self._consumer.findings() if finding.cure is not Cure.CALL]
+        if not self._consumer.owned():
+            findings = [finding for finding in findings if finding.cure is not Cure.NONE]
         if time.monotonic() - self._shown_at < CONFIG.watchdog_s:
             return ""
         return "; ".join("{}/{} {}".format(*finding.key, finding.text) for finding in sorted(findings))

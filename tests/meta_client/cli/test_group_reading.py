@@ -1,6 +1,8 @@
 """`metaq consume --group` where a partition cannot be read: it ends, and names partition and reason."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import click
 import pytest
@@ -9,7 +11,9 @@ from meta_broker.testing.memory.cluster import MemoryCluster
 from meta_client.cli import group_reading
 from meta_client.cli.group_reading import GroupReading
 from meta_client.client import Client
+from meta_client.consumer import watching
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.position import EARLIEST
 from meta_client.operations import waiting
 from meta_client.operations.waiting import Waiting
@@ -75,3 +79,31 @@ def test_no_offset_of_its_share_can_be_read(
     assert "; orders/0-1 for " in error
     assert "nobody owns it, and it is this consumer's share" in error
     assert "waiting: nobody owns some partitions of orders" in capsys.readouterr().err
+
+
+def test_its_share_is_held_by_a_member_with_a_slow_listener(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = cluster.client(), cluster.client()
+    monkeypatch.setattr(client.session, "session_timeout_s", 0.1)
+    monkeypatch.setattr(watching, "TAKEOVER_S", 0.1)
+    for number in range(2):
+        client.producer().send("orders", b"1", partition=f"0-{number}")
+    ends, held = threading.Event(), threading.Semaphore(0)
+
+    def listen(message: ReceivedMessage) -> None:
+        held.release()
+        ends.wait()
+
+    with other.consumer("audit", config=SOON) as slow, ThreadPoolExecutor(1) as pool:
+        slow.subscribe("orders", on_message=listen)
+        slow.start()
+        for _ in range(2):
+            assert held.acquire(timeout=60)
+        reading = pool.submit(read, client, monkeypatch)
+        try:
+            with pytest.raises(TimeoutError):
+                reading.result(timeout=3)
+        finally:
+            ends.set()
+        assert reading.result(timeout=60)[1] == ""
