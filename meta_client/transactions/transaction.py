@@ -182,7 +182,7 @@ class Transaction:
     def _claim(self, connection: object) -> None:
         self._connection, mine = connection, weakref.ref(self)
         if (holder := _in_use.setdefault(id(connection), mine)) is not mine:
-            if holder() is not None:
+            if (other := holder()) is not None and not other._is_left:  # else an interrupt cut its end short
                 raise TransactionMisuse(
                     "the connection is in a transaction with messages already: end that block first; inside it, a "
                     "savepoint undoes rows alone"

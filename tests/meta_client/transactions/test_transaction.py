@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +208,27 @@ def test_an_end_that_is_called_twice_touches_nothing(world: World, error: Lookup
             transaction.__exit__(None if error is None else LookupError, error, None)
         connection.commit()
         assert connection.execute("SELECT count(*) FROM numbers").fetchone() == (2,)
+
+
+def test_an_end_that_an_interrupt_cut_short_leaves_the_connection_to_the_next_block(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = world.client.producer()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with closing(world.deciding.connect()) as connection:
+        with suppress(KeyboardInterrupt), world.client.transaction(connection) as first:
+            connection.execute("INSERT INTO numbers VALUES (1)")
+            first.join(producer)
+            monkeypatch.setattr(producer, "leave", interrupted)
+        with world.client.transaction(connection) as second:
+            connection.execute("INSERT INTO numbers VALUES (2)")
+            second.send("orders", b"2")
+        assert first.step is CommitStep.ROLLED_BACK
+    world.wait_quiet()
+    world.check([2])
 
 
 def test_a_transaction_that_is_ended_inside_the_block(world: World) -> None:
