@@ -261,7 +261,7 @@ def consume(
     registration. With --group this is a member like any other, which gets its share of the partitions and commits
     what it has shown; --from then counts only where the group has stored nothing. It waits, and says for what, while
     no broker offers TOPIC or other members own every partition; so does --follow. Without --follow it ends with status
-    1, and names them, where partitions of its share can't be read for about a minute.
+    1, and names them, where partitions of its share can't be read for over half a minute.
 
     A time is ISO 8601, local unless it says otherwise, and means what was put then or later; a genuine broker knows
     nothing of times. An OFFSET is of one partition: name it with --partition.
