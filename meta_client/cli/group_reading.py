@@ -17,7 +17,7 @@ from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
 from meta_client.consumer.position import Position
 from meta_client.consumer.watchdog import Cure
 from meta_client.operations.waiting import Waiting
-from zk.tree.nodes import Partition
+from zk.tree.nodes import Partition, TopicPartition
 
 LOOK_S: Final = 0.2  # interval of checks for the end
 SHARE_S: Final = 10.0  # wait for the whole share, once all of what was got is read
@@ -65,7 +65,8 @@ class GroupReading:
         self._show = show
         self._left = count
         self._lock = threading.Lock()  # serialises output of runners and of the command
-        self._shown_at = time.monotonic()
+        self._owned: list[TopicPartition] = []
+        self._moved_at = time.monotonic()  # a message was shown, or the partitions changed
         self._is_done = threading.Event()
         self._failure: BaseException | None = None
         self._consumer = client.consumer(group, self._offsets, config=dataclasses.replace(CONFIG, start=start))
@@ -99,14 +100,16 @@ class GroupReading:
             raise self._failure
 
     def _find_stuck(self) -> str:
-        """Return what the watchdog has found in this member's share, blank for nothing, unless a message was shown a
-        moment ago: a slow output is no fault of a partition. While others own all partitions, it waits for them."""
-        findings = [finding for finding in self._consumer.findings() if finding.cure is not Cure.CALL]
-        if not self._consumer.owned():
-            findings = [finding for finding in findings if finding.cure is not Cure.NONE]
-        if time.monotonic() - self._shown_at < CONFIG.watchdog_s:
+        """Return what the watchdog has found in this member's share, blank for nothing. It does not count while
+        messages are shown or partitions come and go, since it may be over; nor does what others hold, who may let go.
+        """
+        if (owned := self._consumer.owned()) != self._owned:
+            self._owned, self._moved_at = owned, time.monotonic()
+        if time.monotonic() - self._moved_at < CONFIG.watchdog_s:
             return ""
-        return "; ".join("{}/{} {}".format(*finding.key, finding.text) for finding in sorted(findings))
+        findings = self._consumer.findings()
+        mine = [one for one in findings if one.key in owned or one.cure not in (Cure.NONE, Cure.CALL)]
+        return "; ".join("{}/{} {}".format(*finding.key, finding.text) for finding in sorted(mine))
 
     def _on_batch(self, batch: Batch) -> None:
         with self._lock:
@@ -116,7 +119,7 @@ class GroupReading:
                     if self._is_done.is_set():
                         return
                     self._show(message)
-                    self._shown_at = time.monotonic()
+                    self._moved_at = time.monotonic()
                     self._offsets.mark_shown(message)
                     if self._left is not None:
                         self._left -= 1

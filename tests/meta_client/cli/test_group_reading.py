@@ -19,7 +19,7 @@ from meta_client.operations import waiting
 from meta_client.operations.waiting import Waiting
 from zk.tree.nodes import OffsetNode
 
-SOON = ConsumerConfig(watchdog_s=0.5, fetch_wait_s=0.1, fetch_timeout_s=0.1, backoff_s_max=0.05)
+SOON = ConsumerConfig(watchdog_s=1.5, fetch_wait_s=0.1, fetch_timeout_s=0.1, backoff_s_max=0.05)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_its_share_is_held_by_a_member_with_a_slow_listener(
         reading = pool.submit(read, client, monkeypatch)
         try:
             with pytest.raises(TimeoutError):
-                reading.result(timeout=3)
+                reading.result(timeout=4)
         finally:
             ends.set()
         assert reading.result(timeout=60)[1] == ""
