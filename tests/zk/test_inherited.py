@@ -1,4 +1,4 @@
-"""What is left in a child of an object of its parent's: nothing but its `close`."""
+"""Objects of a parent in a forked child: nothing is left of them except `close`."""
 
 import asyncio
 import os

@@ -65,7 +65,7 @@ def test_indexes_stand_between_segments_in_the_same_chain() -> None:
 
 
 def test_a_right_chain_does_not_make_a_wrong_order_right() -> None:
-    """Whoever may write the manifest can forge its chain."""
+    """Forge the chain, as a process that may write the manifest can."""
     made = manifest(4096)._with(ArchivedSegment(0, 4096, SHA[1], ""))
     with pytest.raises(InvalidContent, match="line 3: segment 0 comes before LSN 8192"):
         decode_archive_manifest(made.encode())

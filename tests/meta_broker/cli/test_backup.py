@@ -67,7 +67,7 @@ def test_a_back_up_is_not_made_beside_others(data: Path) -> None:
 
 
 def test_a_back_up_is_made_of_a_directory_whose_name_is_no_utf_8(data: Path, config: Path) -> None:
-    """As of a disk mounted elsewhere: no broker has such a name."""
+    """Copy from a disk mounted elsewhere: no broker has such a name."""
     source, saved = data.with_name("d\udcff"), data.with_name("saved")
     data.rename(source)
     assert run(backup, source, saved)[0] == 0

@@ -74,7 +74,7 @@ class TierStage:
         return await warm(lambda: self.tier.at_time(name, self.on.store.indexes.by_name[name], time_ms))
 
     async def read(self, name: PartitionName, offset: int, bytes_max: int = 1000) -> bytes | None:
-        """What the tier has at *offset*, which is below the log's start."""
+        """Return what the tier has at *offset*, which is below the log's start."""
 
         def look_up() -> bytes | None:
             index = self.tier.index_at(name, self.on.store.indexes.by_name[name], offset)

@@ -142,7 +142,7 @@ def test_an_attribute_that_does_not_fit_into_its_message_is_none() -> None:
 
 
 def test_a_group_of_runs_goes_on_in_the_next_segment() -> None:
-    """What is read ends with the segment, wherever the runs are."""
+    """A read ends with its segment, wherever the runs are."""
     first = encode_frame(1, *encode_body(b"x" * 40, "a"))
     wanted = encode_frame(2, *encode_body(b"y", "b"))
     base = SEGMENT - len(first)

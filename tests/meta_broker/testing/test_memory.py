@@ -1,4 +1,4 @@
-"""What a cluster in memory provokes, keeps and leaves behind, and its ZooKeeper compared with a real one."""
+"""Faults of a cluster in memory, promises it keeps, leftovers; its ZooKeeper compared with a real one."""
 
 import faulthandler
 import math

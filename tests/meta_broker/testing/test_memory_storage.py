@@ -1,4 +1,4 @@
-"""What a directory in memory refuses, as a real one does."""
+"""Refusals of a directory in memory, the same as a real one's."""
 
 import pytest
 

@@ -29,7 +29,7 @@ def cluster() -> Iterator[MemoryCluster]:
 
 
 def read(client: Client, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bytes], str]:
-    """What a member shows, and the error that ends it; blank: none."""
+    """Return the payloads that a member shows, and the error that ends it; blank: none."""
     monkeypatch.setattr(group_reading, "CONFIG", SOON)
     shown: list[bytes] = []
     reading = GroupReading(

@@ -1,4 +1,4 @@
-"""What the files of an archive, and of checkpoints, say against what they should: without Spark."""
+"""Files of an archive, and of checkpoints, compared with what they should hold: without Spark."""
 
 from collections.abc import Mapping
 from pathlib import Path

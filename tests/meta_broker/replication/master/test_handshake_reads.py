@@ -1,4 +1,4 @@
-"""What a slave is started with, where there is little: no bytes in common, no checkpoint that reads back."""
+"""Ways to start a slave where there is little: no bytes in common, no checkpoint that reads back."""
 
 from pathlib import Path
 
