@@ -10,7 +10,7 @@ from journal.errors import CorruptJournal, DirectoryIsReplica, NoJournal
 from journal.state.checkpoint import read_newest
 from journal.state.copy_marks import refuse_backup
 from journal.state.initial_sync import refuse_unfinished_sync
-from journal.state.inspection import open_beside_writer
+from journal.state.inspection import RecordReader, open_beside_writer
 from journal.state.journal_state import JournalState
 from journal.state.recovery import IndexSink, Recovered, check_reaches, recover
 from journal.state.replay import RecordFold, replay
@@ -49,22 +49,11 @@ def read_state(directory: Path) -> Iterator[tuple[JournalState, Segments]]:
     with opened_segments(storage) as segments:
         checkpoint, state = content or (None, JournalState(segments.start))
         check_reaches(segments, checkpoint)
-        _fold(segments, state)
-        yield state, segments
-
-
-def _fold(segments: Segments, state: JournalState) -> None:
-    """Add the records from *state* on to it. Raises CorruptJournal, InvalidRecord."""
-    scanner, fold, stopped = Scanner(segments, state.lsn), RecordFold(state), -1
-    while True:
-        deque(replay(scanner, fold), maxlen=0)
-        end = scanner.judge_end()
-        if end.verdict is not EndVerdict.CORRUPT:
-            return
-        # A live writer may have written more between the two: as in RecordReader, a second look tells.
-        if scanner.end == stopped:
+        reader = RecordReader(Scanner(segments, state.lsn))
+        deque(replay(reader, RecordFold(state)), maxlen=0)
+        if (end := reader.end).verdict is EndVerdict.CORRUPT:
             raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
-        stopped = scanner.end
+        yield state, segments
 
 
 @contextmanager
