@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.device_server import SECTOR_BYTES, mounts
+from tests.fixtures.device_server import SECTOR_BYTES, loop_devices, mounts
 from tests.fixtures.failing_device import FailingDevice, failing_device, why_none
 
 ROOT = Path(__file__).parents[2]
@@ -205,5 +205,5 @@ def test_nothing_stays_mounted_of_a_test_that_was_killed(whom: str, tmp_path: Pa
 
 def left(folder: Path) -> list[str]:
     """Bytes stored on its device."""
-    loops = [loop.read_text().rstrip("\n") for loop in Path("/sys/block").glob("loop*/loop/backing_file")]
-    return [path for path in [*loops, *(target for _, target in mounts())] if path.startswith(f"{folder}/")]
+    paths = [path for _, path in [*loop_devices(), *mounts()]]
+    return [path for path in paths if path.startswith(f"{folder}/")]
