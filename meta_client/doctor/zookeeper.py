@@ -28,6 +28,7 @@ from zk.tree.paths import (
     PartitionNode,
     PresenceKey,
     QueryKey,
+    ResetKey,
     TopicBrokerKey,
     TopicKind,
     TopicParentKey,
@@ -109,7 +110,7 @@ def _decode(path: str, key: NodeKey, node: Node) -> None:
             decode_topics(path, node.data)
         case PartitionKey(PartitionNode.OFFSET):
             decode_offset_node(path, node.data)
-        case PartitionKey(PartitionNode.OWNER) if not node.session_id:
+        case PartitionKey(PartitionNode.OWNER) | ResetKey() if not node.session_id:
             raise MalformedNode(path, node.data, "an ephemeral node, which ends with its owner")
         case BrokerKey(BrokerNode.REPLICATION):
             decode_replication(path, node.data)
@@ -146,7 +147,7 @@ def _advice(key: NodeKey) -> str:
             )
         case QueryKey(query):
             return f"it decides about the newest batch of Spark query {query}: end its branches by hand, then delete it"
-        case PartitionKey(PartitionNode.OWNER):
+        case PartitionKey(PartitionNode.OWNER) | ResetKey():
             return "no consumer made it: delete it"
     return "end the process that wrote it, or delete it"
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, Literal
@@ -21,9 +22,10 @@ from zk.errors import MalformedNode
 from zk.groups.listing import GroupListing, list_group
 from zk.groups.offsets import ZooKeeperOffsets
 from zk.groups.ownership import Ownership
+from zk.session.ephemerals import NodeHolder, claim_waiting, release
 from zk.tree.claims import Claimed, OwnedBy, Unclaimable
 from zk.tree.nodes import NO_MESSAGE_ID, OffsetNode, Partition, TopicPartition
-from zk.tree.paths import TopicKind
+from zk.tree.paths import ResetKey, TopicKind
 
 POLL_S: Final = 0.3
 
@@ -48,6 +50,8 @@ def run_reset(
         assert members is not None
         _wait_for_members(client, group, keys, members)
     with contextlib.ExitStack() as held:
+        if members is not None:
+            held.enter_context(_alone(client, group))
         claims = held.enter_context(claimed(client, group, keys)) if is_held else {}
         before = {key: _stored(offsets, key) for key in keys}
         positions = Positions(client)
@@ -126,12 +130,34 @@ def _wait_for_members(client: Client, group: str, keys: list[TopicPartition], wa
 
 
 @contextlib.contextmanager
+def _alone(client: Client, group: str) -> Iterator[None]:
+    """Make any other reset of *group* wait: two at once would leave a mixture. Raises ResetRefused."""
+    session, path = client.session, client.session.paths.of(ResetKey(group))
+
+    def on_wait(holder: NodeHolder, wait_s: float) -> None:
+        tell(f"waiting up to {wait_s:.0f} s: {holder.data.decode(errors='replace')} resets group {group}")
+
+    holder = claim_waiting(session, path, _own_name().encode(), progress=on_wait, cancelled=threading.Event())
+    if holder is not None:
+        raise ResetRefused(
+            f"{holder.data.decode(errors='replace')} resets group {group}: wait for it to end; nothing was changed"
+        )
+    try:
+        yield
+    finally:
+        release(session, path)
+
+
+def _own_name() -> str:
+    """Return a unique name: containers share host name and process id, and one's claim would be the other's."""
+    return f"metaq-reset-{host_name()}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+@contextlib.contextmanager
 def claimed(client: Client, group: str, keys: list[TopicPartition]) -> Iterator[Mapping[TopicPartition, Claimed]]:
     """Own the partitions: new members read no offset before it is set, and paused members store no old one afterwards.
     Raises ResetRefused."""
-    # Unique: containers share host name and process id, and one's claim would be the other's.
-    name = f"{group}_metaq-reset-{host_name()}-{os.getpid()}-{secrets.token_hex(8)}"
-    ownership = Ownership(client.session, group, name)
+    ownership = Ownership(client.session, group, f"{group}_{_own_name()}")
     try:
         outcomes = ownership.claim_many(keys)
         for outcome in outcomes.values():

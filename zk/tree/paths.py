@@ -16,6 +16,7 @@ ROOT/metaq/journals/B                 how far its journal was (metaq's own)     
 ROOT/metaq/tables/I                   generation of decision table I (metaq's)  DecisionTableKey
 ROOT/metaq/spark/Q                    newest decision of query Q (metaq's own)  QueryKey
 ROOT/metaq/epochs/G/T/B-p             number of claims so far (metaq's own)     PartitionKey, OWNER_EPOCH
+ROOT/metaq/resets/G                   the reset under way (metaq's own)         ResetKey
 """
 
 import re
@@ -110,6 +111,11 @@ class PartitionKey:
 
 
 @dataclass(frozen=True, slots=True)
+class ResetKey:
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionTableKey:
     table_id: str
 
@@ -127,6 +133,7 @@ NodeKey = (
     | ConsumerParentKey
     | ConsumerKey
     | PartitionKey
+    | ResetKey
     | DecisionTableKey
     | QueryKey
 )
@@ -173,6 +180,8 @@ class Paths:
                 return f"{self.groups}/{check_name(group)}/ids/{check_name(consumer_id)}"
             case PartitionKey(node, group, topic, partition):
                 return f"{self.root}/{node.value.format(check_name(group), check_name(topic), partition)}"
+            case ResetKey(group):
+                return f"{self.root}/metaq/resets/{check_name(group)}"
             case DecisionTableKey(table_id):
                 return f"{self.root}/metaq/tables/{check_name(table_id)}"
             case QueryKey(query):
@@ -206,6 +215,8 @@ class Paths:
                 return _partition_key(PartitionNode.OFFSET, group, topic, name)
             case ["metaq", "epochs", group, topic, name]:
                 return _partition_key(PartitionNode.OWNER_EPOCH, group, topic, name)
+            case ["metaq", "resets", group] if group:
+                return ResetKey(group)
             case ["metaq", "brokers", broker, "replication"] if _NUMBER.fullmatch(broker):
                 return BrokerKey(BrokerNode.REPLICATION, int(broker))
             case ["metaq", "journals", broker] if _NUMBER.fullmatch(broker):

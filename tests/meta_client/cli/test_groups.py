@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +21,8 @@ from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.offset_stores import LocalOffsetStore, SqlOffsetStore
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
-from meta_client.operations.reset import claimed
-from meta_client.operations.reset_plan import ResetRefused
+from meta_client.operations.reset import claimed, run_reset
+from meta_client.operations.reset_plan import Move, ResetRefused
 from meta_client.operations.text import printable
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq
@@ -29,7 +30,9 @@ from tests.fixtures.wire import WireClient
 from tests.integration.conftest import wait_until
 from zk.embedded.chroot import Chroot
 from zk.groups.ownership import Ownership
+from zk.session import ephemerals
 from zk.tree.nodes import NO_MESSAGE_ID, Partition, TopicPartition
+from zk.tree.paths import ResetKey
 
 A, B = Partition(0, 0), Partition(0, 1)
 FRAME = 25  # bytes of a message of five
@@ -429,6 +432,48 @@ def test_by_force_a_member_that_is_alive_goes_on_from_there(
         put(broker, 1)
         wait_until(lambda: len(seen) == 3)
         assert seen[2] == ("0-0", 3 * FRAME)
+
+
+def test_a_reset_waits_for_another_one(
+    metaq: Metaq, broker: BrokerProcess, client: Client, zookeeper: Chroot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At once, to opposite targets, they would leave a mixture."""
+    put(broker, 3)
+    put(broker, 2, 1)
+    store(client, "billing", {A: FRAME, B: FRAME})
+    keys = [("orders", A), ("orders", B)]
+    with Client(zookeeper.connect) as other, ThreadPoolExecutor(1) as thread:
+        stores = ZooKeeperOffsetStore(client.session, "billing"), ZooKeeperOffsetStore(other.session, "billing")
+
+        def on_done(moves: list[Move]) -> None:
+            waiting.append(thread.submit(run_reset, other, stores[1], "billing", keys, "latest", "force"))
+            wait_until(lambda: "resets group billing" in capsys.readouterr().err)
+            assert not waiting[0].done()
+            assert (stored(client, "billing"), stored(client, "billing", B)) == (0, 0)
+
+        waiting: list[Future[list[Move]]] = []
+        run_reset(client, stores[0], "billing", keys, "earliest", "force", on_done)
+        assert [move.before for move in waiting[0].result(30)] == [0, 0]
+    assert (stored(client, "billing"), stored(client, "billing", B)) == (3 * FRAME, 2 * FRAME)
+
+
+def test_a_reset_that_does_not_end_is_named(
+    metaq: Metaq, broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(broker, 3)
+    store(client, "billing", {A: FRAME})
+    monkeypatch.setattr(ephemerals, "EXPIRY_SLACK_S", 0.5 - client.session.session_timeout_s)
+    path = client.session.paths.of(ResetKey("billing"))
+    client.session.create(path, b"metaq-reset-host-7\x1b[1m", ephemeral=True)
+    for members in ("force", "refuse"):
+        done = metaq("reset", "billing", "--to", "latest", "--members", members, "--yes", status=2)
+        assert "metaq-reset-host-7\\x1b[1m resets group billing: wait for it to end; nothing was changed" in done.stderr
+    assert stored(client, "billing") == FRAME
+    metaq("reset", "billing", "--to", "latest")
+    client.session.delete(path)
+    metaq("reset", "billing", "--to", "latest", "--yes")
+    assert stored(client, "billing") == 3 * FRAME
+    assert client.session.read(path) is None
 
 
 def test_a_genuine_member_is_not_overruled(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:

@@ -19,6 +19,7 @@ from zk.tree.paths import (
     Paths,
     PresenceKey,
     QueryKey,
+    ResetKey,
     TopicBrokerKey,
     TopicKind,
     TopicParentKey,
@@ -46,6 +47,7 @@ GOLDEN: list[tuple[NodeKey, str]] = [
     (BrokerKey(BrokerNode.JOURNAL, 0), "/meta/metaq/journals/0"),
     (DecisionTableKey("5e2f"), "/meta/metaq/tables/5e2f"),
     (QueryKey("orders to stock"), "/meta/metaq/spark/orders to stock"),
+    (ResetKey("billing"), "/meta/metaq/resets/billing"),
     (PartitionKey(PartitionNode.OWNER_EPOCH, "g1", "meta-test", SECOND), "/meta/metaq/epochs/g1/meta-test/0-1"),
 ]
 names = st.text(st.characters(codec="ascii", exclude_characters="/", min_codepoint=32, max_codepoint=126), min_size=1)
