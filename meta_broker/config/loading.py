@@ -80,8 +80,7 @@ def load(
     check_topics(file.topics, where)
     _check_filters(file.filters, where)
     _check_data(data)
-    if not 0 <= broker_id <= BROKER_ID_MAX:
-        raise ConfigError(f"--id {broker_id}: a broker id is a number from 0 to {BROKER_ID_MAX}")
+    check_broker_id(broker_id, "--id ")
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port {port}: a port is a number from 0 (any free one) to 65535")
     try:
@@ -194,6 +193,12 @@ def _check_replication(section: ReplicationSection, where: str) -> None:
         check_range(f"{where}: replication.{name}", getattr(section, name), low, high)
     if reason := why_not(section):
         raise ConfigError(f"{where}: replication.{reason}")
+
+
+def check_broker_id(broker_id: int, where: str = "") -> None:
+    """Check an id given at *where*. Raises ConfigError."""
+    if not 0 <= broker_id <= BROKER_ID_MAX:
+        raise ConfigError(f"{where}{broker_id}: a broker id is a number from 0 to {BROKER_ID_MAX}")
 
 
 def check_topics(topics: Mapping[str, TopicConfig], where: str) -> None:

@@ -15,7 +15,7 @@ from meta_client.aio.net.topology import Topology
 from meta_client.aio.net.workers import LoopEvent, Tasks
 from meta_client.aio.producer.producer import Producer
 from meta_client.aio.producer.sender import Sender
-from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, CONFIG, compression_of, with_consumer
+from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, CONFIG, MakeSession, compression_of, with_consumer
 from meta_client.consumer.browsing import browse
 from meta_client.consumer.config import ConsumerConfig, group_of
 from meta_client.consumer.consumer import Consumer as ConsumerRules
@@ -24,7 +24,7 @@ from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed, ConsumerMisuse
 from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.net.connections import Connections as ThreadedConnections
-from meta_client.net.security import Credentials, Security
+from meta_client.net.security import PLAIN, Credentials, Security
 from meta_client.net.tls import TlsConfig
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import Partitioner
@@ -69,15 +69,39 @@ class Client:
         credentials: Credentials | None = None,
         zookeeper_security: ZooKeeperSecurity = ZOOKEEPER_PLAIN,
     ) -> None:
-        security = Security(tls, credentials).check()
-        self.session = ZooKeeperSession(
-            zookeeper,
-            root,
-            session_timeout_ms,
-            connect_timeout_ms=connect_timeout_ms,
-            enqueue=self._on_session_event,
-            security=zookeeper_security,
+        self._open(
+            lambda enqueue: ZooKeeperSession(
+                zookeeper,
+                root,
+                session_timeout_ms,
+                connect_timeout_ms=connect_timeout_ms,
+                enqueue=enqueue,
+                security=zookeeper_security,
+            ),
+            Security(tls, credentials).check(),
+            batching,
+            default_topic,
+            transactions,
         )
+
+    @classmethod
+    def over(
+        cls, make_session: MakeSession, *, batching: BatchingConfig = BATCHING, default_topic: str | None = None
+    ) -> Self:
+        """A client over another session than that to a real server: for tests."""
+        self = cls.__new__(cls)
+        self._open(make_session, PLAIN, batching, default_topic)
+        return self
+
+    def _open(
+        self,
+        make_session: MakeSession,
+        security: Security,
+        batching: BatchingConfig,
+        default_topic: str | None,
+        transactions: "TransactionConfig | None" = None,
+    ) -> None:
+        self.session = make_session(self._on_session_event)
         self.topology = Topology(self.session, default_topic)
         self.connections, self.consumer_connections = Connections(security), Connections(security)
         self._batching = batching

@@ -12,7 +12,7 @@ from pathlib import Path
 from meta_broker.app.master import master_context
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
 from meta_broker.config.broker_section import BrokerSection
-from meta_broker.config.loading import check_topics
+from meta_broker.config.loading import check_broker_id, check_topics
 from meta_broker.handlers.dispatch import Dispatcher
 from meta_broker.handlers.message_ids import MessageIds
 from meta_broker.net.server import TICK_S, Server
@@ -52,6 +52,7 @@ class MemoryBroker:
 
     def __init__(self, broker_id: int, topics: Mapping[str, int], tree: Tree, clock: ClusterTime) -> None:
         """*topics*: the partitions of each. Raises ConfigError."""
+        check_broker_id(broker_id)
         sections = {topic: TopicConfig(partitions=count) for topic, count in topics.items()}
         check_topics(sections, "this cluster")
         self._port = 0  # the same at each start; 0: there was none

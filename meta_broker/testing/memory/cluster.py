@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import uvloop
 
@@ -21,6 +21,9 @@ from meta_client.protocol.requests import TopicCommand, TopicVerb
 from meta_client.protocol.responses import Result
 from zk.forks import invalidate_after_fork, skip_after_fork
 
+if TYPE_CHECKING:
+    from meta_client import aio
+
 TOPICS: Mapping[str, int] = {"*": 2}
 ANSWER_S = 60.0
 
@@ -29,7 +32,7 @@ class MemoryCluster:
     """Brokers of this process, by default one that accepts every topic, with two partitions. Any thread.
 
     Use as a context manager; its clients are closed with it. *topics*: names, or patterns with `*`, and the number of
-    partitions each broker has of them; *brokers*: their ids. Each listens on a port of 127.0.0.1.
+    partitions each broker has of them; *brokers*: their ids. Each listens on a port of 127.0.0.1. Raises ConfigError.
     """
 
     def __init__(self, topics: Mapping[str, int] = TOPICS, brokers: Iterable[int] = (0,)) -> None:
@@ -58,6 +61,13 @@ class MemoryCluster:
         client = Client.over(lambda enqueue: MemorySession(self._tree, enqueue), Connections(), **options)
         return self._opened.enter_context(client)
 
+    def aio_client(self, **options: Any) -> "aio.Client":
+        """Return a new client for tasks: its `async with` block ends before the cluster does. *options* as of
+        `client`."""
+        from meta_client import aio  # not imported by tests without it
+
+        return aio.Client.over(lambda enqueue: MemorySession(self._tree, enqueue), **options)
+
     def kill(self, broker_id: int = 0) -> None:
         """Simulate a crash of the broker: connections break and its registration disappears.
 
@@ -80,7 +90,7 @@ class MemoryCluster:
         if isinstance(answer, Result) and not answer.is_success:
             raise ValueError(answer.text)
 
-    def expire(self, client: Client) -> None:
+    def expire(self, client: "Client | aio.Client") -> None:
         """Expire a client's ZooKeeper session, as a long silence does; a new one begins at once."""
         assert isinstance(client.session, MemorySession)
         client.session.expire()

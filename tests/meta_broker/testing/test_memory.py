@@ -90,6 +90,8 @@ def test_what_no_broker_would_start_with_is_refused_here_too() -> None:
         MemoryCluster({"two words": 1})
     with pytest.raises(ConfigError, match="partitions is 0"):
         MemoryCluster({"orders": 0})
+    with pytest.raises(ConfigError, match="1024: a broker id is a number from 0 to 1023"):
+        MemoryCluster(brokers=(0, 1024))
 
 
 def test_a_partition_that_is_not_there_cannot_be_closed() -> None:
