@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,10 +18,11 @@ from typing import Self
 
 from meta_broker.testing.launch import command, server_user
 from meta_client.protocol.errors import MetaError
+from zk.embedded.held_port import HeldPort
 
 START_TIMEOUT_S = 60  # usually under a second; longer on a swapping machine
 STOP_TIMEOUT_S = 20
-START_ATTEMPTS = 20  # a free port may be taken before the server binds it
+START_ATTEMPTS = 20  # while sessions of a killed server end
 LOG_TAIL_BYTES = 2_000
 STOP_SIGNAL = signal.SIGINT  # fast shutdown
 USER = "metaq"
@@ -58,6 +58,7 @@ class EmbeddedPostgres:
         self._settings = SETTINGS | (settings or {})
         self._password = ""
         self._port = 0
+        self._held_port = HeldPort()  # from the first start to the stop: it may be killed and start again
         self._process: subprocess.Popen[bytes] | None = None
         self._is_serving = False
 
@@ -88,7 +89,7 @@ class EmbeddedPostgres:
             self._start_serving()
         except BaseException:
             self.kill()
-            self._remove_temporary()
+            self._release()
             raise
 
     def stop(self) -> None:
@@ -98,7 +99,7 @@ class EmbeddedPostgres:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_TIMEOUT_S)
             self.kill()
-        self._remove_temporary()
+        self._release()
 
     def kill(self) -> None:
         """Kill the server as a crash does (SIGKILL); its data stays for restart(). Idempotent."""
@@ -154,7 +155,8 @@ class EmbeddedPostgres:
                 f"cannot make PostgreSQL's directory {self._given}: {error.strerror}; name another"
             ) from error
 
-    def _remove_temporary(self) -> None:
+    def _release(self) -> None:
+        self._held_port.release()
         if self._given is None and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)  # temporary: the system removes leftovers
             self._directory = None
@@ -188,16 +190,14 @@ class EmbeddedPostgres:
 
     def _start_serving(self) -> None:
         for attempt in range(1, START_ATTEMPTS + 1):
-            port = self._port or _free_port()
+            port = self._port or self._held_port.hold_any()
             try:
                 self._launch(port)
                 self._wait_serving(port)
             except EmbeddedPostgresFailed:
                 self.kill()
-                log = self.log.read_bytes()
-                is_haunted = b"is still in use" in log  # by sessions of a killed server, which end soon
-                is_taken = b"could not bind" in log and not self._port
-                if attempt == START_ATTEMPTS or not (is_haunted or is_taken):
+                is_haunted = b"is still in use" in self.log.read_bytes()  # by sessions of a killed server
+                if attempt == START_ATTEMPTS or not is_haunted:
                     raise
                 time.sleep(0.1)
             else:
@@ -264,13 +264,6 @@ def _is_ready(pid_file: Path, pid: int) -> bool:
     except FileNotFoundError:
         return False
     return len(lines) > 7 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _joined(output: bytes) -> str:

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,3 +62,13 @@ def test_a_root_that_may_not_let_others_pass_is_told_what_to_do(closed: Path) ->
     done = subprocess.run([sys.executable, "-c", without, *line], capture_output=True, check=False, text=True)
     assert done.returncode == 1
     assert done.stderr.endswith("run as another user, or from a folder that others may enter\n")
+
+
+def test_its_port_is_nobody_elses_while_it_is_down() -> None:
+    with EmbeddedPostgres() as server:
+        port = psycopg.conninfo.conninfo_to_dict(server.dsn)["port"]
+        server.kill()
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", int(port or 0)))
+        server.start()
+        psycopg.connect(server.dsn).close()
