@@ -145,7 +145,7 @@ def _threads() -> Counter[str]:
 
 @in_loop
 async def test_a_client_closed_while_its_consumer_starts_closes_that_one_too(
-    zookeeper: Chroot, broker: BrokerProcess
+    zookeeper: Chroot, broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = ConsumerConfig(consumer_id="same")
     async with Client(zookeeper.connect) as other:
@@ -157,7 +157,7 @@ async def test_a_client_closed_while_its_consumer_starts_closes_that_one_too(
                 consumer = client.consumer("reader", config=config)
                 consumer.subscribe("orders")
                 starting = asyncio.create_task(consumer.start())
-                await asyncio.sleep(0.3)  # it waits for the holder's session to end
+                await until(lambda: "for its ZooKeeper session to end" in caplog.text)  # the holder's
             with pytest.raises(ConsumerIdTaken):
                 await starting
             await until(lambda: _threads() <= before)
@@ -234,8 +234,9 @@ async def test_closing_a_client_wakes_every_task_that_sends_with_it(
         wait_for("send", producer.send("orders", b"one", partition="0-1", timeout_s=LONG_S))
         wait_for("commit", transaction.commit())
         wait_for("prepare", branch.tpc_prepare())
-        for _ in range(100):
-            await asyncio.sleep(0.002)  # all of it is sent
+        (connection,) = [slot.connection for slot in client.connections._slots.values()]
+        assert connection is not None
+        await until(lambda: len(connection._pending) == 7)  # four batches, the one put, COMMIT, PREPARE
         assert [name for name, task in waiting.items() if task.done()] == []
         await asyncio.to_thread(broker.kill)
         full = contextlib.ExitStack()

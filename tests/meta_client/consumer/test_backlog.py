@@ -10,8 +10,9 @@ from meta_client.client import Client
 from meta_client.consumer import backlog
 from meta_client.consumer.backlog import Backlog
 from meta_client.net.connection import Connection
+from meta_client.net.opaques import next_opaque
 from meta_client.operations.positions import Positions
-from meta_client.protocol.requests import Count, Request
+from meta_client.protocol.requests import Count, Request, Version
 from meta_client.protocol.version import version_text
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import Handler, Peer, listening, ok
@@ -53,6 +54,10 @@ def counting(connection: Connection) -> Backlog:
     return messages
 
 
+def ask(connection: Connection) -> None:
+    connection.submit(Version(next_opaque())).wait(60)
+
+
 def counts(peer: Peer) -> int:
     return sum(isinstance(request, Count) for request in peer.received)
 
@@ -75,13 +80,15 @@ def test_nonsense_ends_a_count(answer: Callable[[Count], bytes]) -> None:
 
 
 def test_an_endless_count_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog, "COUNT_S_MAX", 0.2)
+    monkeypatch.setattr(backlog, "COUNT_S_MAX", 600.0)
     with connected(lambda count: b"%d %d %d 1" % (count.offset, count.offset + 1, 2**62)) as (peer, connection):
         counting(connection)
         wait_until(lambda: counts(peer) > 2)
-        time.sleep(0.3)
+        monkeypatch.setattr(backlog, "COUNT_S_MAX", 0.0)
+        ask(connection)  # once it is answered, so is what was asked before
+        ask(connection)  # and what an answer on its way had asked for
         asked = counts(peer)
-        time.sleep(0.1)
+        ask(connection)
         assert counts(peer) == asked
 
 
