@@ -11,7 +11,7 @@ from tests.fixtures.forked import start_module
 
 ROOT = Path(__file__).parent.parent
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 def main(*words: str) -> None:

@@ -115,7 +115,7 @@ class Replicas:
 
     def written(self) -> None:
         journal = self.master.journal
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while journal.acknowledged_here < journal.end:
             assert time.monotonic() < deadline
             time.sleep(0.0002)

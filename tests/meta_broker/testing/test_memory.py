@@ -117,7 +117,7 @@ def test_a_row_and_a_message_both_or_neither(tmp_path: Path) -> None:
         with client.consumer("g", config=CONFIG) as consumer:
             consumer.subscribe("orders")
             consumer.start()
-            assert [message.payload for message in consumer.fetch(10, timeout_s=1)] == [b"1"]
+            assert [message.payload for message in consumer.fetch(10, timeout_s=60)] == [b"1"]
 
 
 def test_a_checkpoint_by_which_it_starts_again() -> None:

@@ -82,7 +82,7 @@ def test_a_body_that_is_none_or_never_comes_ends_its_connection_and_is_not_logge
             for more in ("", form):
                 head = f"POST /groups/g/reset HTTP/1.1\r\n{at}{more}Transfer-Encoding: chunked\r\n\r\n"
                 for pieces in ([head + "no chunk\r\n"], [head, "no chunk\r\n"], [head + "2\r\na", "=zz\r\n"]):
-                    with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+                    with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
                         for piece in pieces:
                             peer.sendall(piece.encode())
                             time.sleep(0.3)

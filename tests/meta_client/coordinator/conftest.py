@@ -47,7 +47,7 @@ class World:
         """One transaction that writes *number* to both sides."""
         with coordinator.transaction(self.connection, producer, topics=("orders",)):
             self.connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
-            producer.send("orders", str(number).encode(), timeout_s=10)
+            producer.send("orders", str(number).encode(), timeout_s=60)
 
     def numbers(self) -> tuple[list[int], list[int]]:
         """Return the numbers in the table, and those in the topic."""

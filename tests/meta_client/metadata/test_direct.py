@@ -69,7 +69,7 @@ def test_a_broker_that_goes_and_comes(client: Client, brokers: list[BrokerProces
         producer.tpc_recover()
     assert caught.value.code == XaCode.XAER_RMFAIL
     brokers[1].start()
-    assert producer.send("orders", b"", partition="1-0", timeout_s=10).partition == Partition(1, 0)
+    assert producer.send("orders", b"", partition="1-0", timeout_s=60).partition == Partition(1, 0)
     assert producer.tpc_recover() == []
 
 

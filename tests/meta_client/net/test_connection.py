@@ -148,7 +148,7 @@ def test_close_fails_what_is_pending_and_ends_the_thread(peer: Peer) -> None:
 def test_a_signals_handler_closes_what_its_thread_reads(peer: Peer) -> None:
     """The reader thread waits for the thread that reads, which the handler has interrupted."""
     peer.handler = silent
-    connection = Connection.open(peer.url, timeout_s=5)
+    connection = Connection.open(peer.url, timeout_s=60)
 
     def close(number: int, frame: object) -> None:
         assert not closing, "close() has hung"
@@ -308,7 +308,7 @@ def test_an_interrupt_at_any_moment_leaves_the_connection_to_others_or_breaks_it
         try:
             is_interrupted = interrupted(nth, partial(answered, connection), within="meta_client/net")
             with ThreadPoolExecutor(1) as other, contextlib.suppress(ConnectionLost, NotConnected):
-                assert isinstance(other.submit(connection.submit, put()).result().wait(5), Result), nth
+                assert isinstance(other.submit(connection.submit, put()).result().wait(60), Result), nth
         finally:
             connection.close()
         assert not connection._reader.is_alive(), nth

@@ -182,10 +182,10 @@ def test_what_is_queued_for_the_disk_is_read_and_copied_forward_as_it_came(is_co
         reading = pool.submit(read)
         is_early = bool(wait([reading], 0.1).done)
         storage.let_go()
-        assert reading.result(10) == message(2)
+        assert reading.result(60) == message(2)
         assert not is_early
         for added in adding:
-            added.result(10)
+            added.result(60)
     assert (len(storage.files) < 5) is is_compacted
     store.close()
 
