@@ -45,6 +45,11 @@ def cpu_s(pid: int) -> float:
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
+def unserved_s() -> float:
+    """Time for which this thread was ready and had no processor."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
 class Flood:
     """Connections that send and read as fast as they can, on a thread; one that is closed is opened again."""
 
@@ -106,9 +111,10 @@ def test_others_are_served_within_100_ms_of_processor_time(kind: str, broker: Br
         served: list[float] = []
         sent = flood.sent
         while len(served) < ASKED:
-            before = cpu_s(broker.pid)
+            before = -unserved_s() + cpu_s(broker.pid)
             assert honest.result(Version(1)).is_success
-            served.append(cpu_s(broker.pid) - before)
+            # What the broker did while the answer was here, and this thread was not let run, is not its delay.
+            served.append(cpu_s(broker.pid) - unserved_s() - before)
         assert flood.sent > sent, "it floods"
     served.sort()
     print(f"{kind}: median {served[ASKED // 2] * 1e3:.1f} ms, longest {served[-1] * 1e3:.1f} ms of processor time")
