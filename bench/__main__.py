@@ -78,8 +78,9 @@ def main(
     rounds = rounds or (RECORDED_ROUNDS if is_recorded else 1)
     results = [_run(case, rounds, as_json=as_json) for case in names]
     if not as_json:
-        console = Console()
-        console.print(_table(results), width=None if console.is_terminal else 200)
+        Console().print(_table(results))
+        for result in results:
+            print(f"{result.case}:", ", ".join(f"{key} {value}" for key, value in result.detail.items()))
     if is_recorded:
         history.record(results)
     if not all(result.meets(CASES[result.case].bar) for result in results):
@@ -101,9 +102,8 @@ def _run(case: str, rounds: int, *, as_json: bool) -> Result:
 
 
 def _table(results: list[Result]) -> Table:
-    table = Table("case", "value", "unit", "baseline", "ratio", "bar", "met", "before", "detail")
+    table = Table("case", "value", "unit", "baseline", "ratio", "bar", "met", "before")
     for result in results:
-        detail = ", ".join(f"{key} {value}" for key, value in result.detail.items())
         bar, change = CASES[result.case].bar, history.change(result, history.earlier(result.case))
         table.add_row(
             result.case,
@@ -114,7 +114,6 @@ def _table(results: list[Result]) -> Table:
             str(bar),
             "yes" if result.meets(bar) else "NO",
             "" if change is None else f"{change:+.0%}",
-            detail,
         )
     return table
 
