@@ -43,6 +43,7 @@ CONFIG = """
 [zookeeper]
 session_timeout_ms = 2000
 sync_ms = 200
+connect_timeout_ms = 60000
 
 [topics.work]
 partitions = 30
