@@ -242,18 +242,16 @@ def test_an_event_loop_that_stands_still_is_said_to_with_the_place(
 
 
 def test_a_broker_that_was_stopped_for_a_while_does_not_hang(
-    zookeeper: Chroot, session: ZooKeeperSession, tmp_path: Path
+    disk: FreezableDisk, zookeeper: Chroot, session: ZooKeeperSession, tmp_path: Path
 ) -> None:
     broker = BrokerProcess(tmp_path / "broker", zookeeper.connect, config=PATIENT)
-    try:
-        with warmed_up(broker.start()) as client:
-            before = session.read(MASTER)
-            broker.pause()
-            time.sleep(2.0)  # twice what would be a hang
-            broker.resume()
-            client.put("orders", 0, b"after")
-            assert broker.stop() == 0
-            assert before is not None
-            assert "hang" not in broker.log.replace("hang_seconds", "")
-    finally:
-        broker.kill()
+    broker.data = disk.directory / "data"
+    with running(broker, disk), warmed_up(broker) as client:
+        before = session.read(MASTER)
+        broker.pause()
+        time.sleep(2.0)  # twice what would be a hang
+        broker.resume()
+        client.put("orders", 0, b"after")
+        assert broker.stop() == 0
+        assert before is not None
+        assert "hang" not in broker.log.replace("hang_seconds", "")
