@@ -15,6 +15,7 @@ import pytest
 from meta_client.protocol.requests import Version
 from tests.fixtures.access import AccessFile, logged_in
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.peers import unserved_s
 
 OTHERS_S = 0.1
 ASKED = 60
@@ -43,11 +44,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def cpu_s(pid: int) -> float:
     """Processor time of the thread of the loop."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
-
-
-def unserved_s() -> float:
-    """Time for which this thread was ready and had no processor."""
-    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 class Flood:
