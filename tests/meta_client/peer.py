@@ -3,13 +3,16 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from meta_client.protocol.decoder import RequestDecoder
-from meta_client.protocol.requests import Dropped, Request
+from meta_client.protocol.requests import Dropped, Get, Request, Version
+from meta_client.protocol.version import version_text
 from zk.tree.broker_url import BrokerUrl
 
 Handler = Callable[[Request], bytes | None]  # what to send for a request; None: nothing
+Answer = tuple[int, bytes]  # status, and text or messages
+Answers = Mapping[type[Request], Callable[[Request], Answer]]
 HANG_UP = b"\x00hang up"  # as an answer: close the connection instead
 
 
@@ -98,3 +101,18 @@ def ok(request: Request, text: bytes = b"") -> bytes:
 def opaque_of(request: Request) -> int:
     opaque: int = getattr(request, "opaque")  # noqa: B009 - every request but Quit, which no test sends
     return opaque
+
+
+def answering(answers: Answers, *extensions: str) -> Handler:
+    """Handle requests by their type, as a metaq broker with *extensions*; refuses others with a 400."""
+
+    def handle(request: Request) -> bytes:
+        if isinstance(request, Version):
+            return ok(request, version_text("9.9", extensions).encode())
+        answer = answers.get(type(request))
+        status, text = (400, b"Bad request") if answer is None else answer(request)
+        if isinstance(request, Get) and status == 200:
+            return b"value %d %d\r\n%b" % (len(text), request.opaque, text)
+        return b"result %d %d %d\r\n%b" % (status, len(text), opaque_of(request), text)
+
+    return handle

@@ -2,26 +2,22 @@
 rest.
 """
 
-import sys
-from collections.abc import Callable
+import json
 from pathlib import Path
 
-import pytest
-
-from meta_client.cli.main import main
+from journal.records.xid import XaKey, Xid
 from meta_client.client import Client
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
 from meta_client.protocol.messages import encode_frame
-from meta_client.protocol.requests import Get, OffsetQuery, Put, Request, Version
+from meta_client.protocol.requests import Get, OffsetQuery, Put, Request, TransactionCommand, Version
+from tests.meta_client.cli.conftest import Metaq
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import opaque_of
-from zk.embedded.chroot import Chroot
 from zk.tree.nodes import Partition
 
 A = Partition(0, 0)
+IN_DOUBT = XaKey(Xid.of("in", "doubt"), "java")
 SEGMENT = 3  # messages of a segment file: the ancestor's `offset` answers with the start of one
-
-Metaq = Callable[..., tuple[int, str, str]]
 
 
 class Genuine:
@@ -50,26 +46,13 @@ class Genuine:
             case OffsetQuery():
                 places = [*self.starts[:-1:SEGMENT], len(data)]
                 return result(request, 200, b"%d" % max(place for place in places if place <= max(0, request.offset)))
+            case TransactionCommand():
+                return result(request, 200, str(IN_DOUBT).encode())
         return result(request, 400, b"Bad request")
 
 
 def result(request: Request, status: int, text: bytes = b"") -> bytes:
     return b"result %d %d %d\r\n%b" % (status, len(text), opaque_of(request), text)
-
-
-@pytest.fixture
-def metaq(zookeeper: Chroot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Metaq:
-    """Run `metaq` in this process. Returns status, output and errors."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["metaq", *words, "--zk", zookeeper.connect])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, *capsys.readouterr()
-
-    return run
 
 
 def test_groups(metaq: Metaq, client: Client, start_broker: StartBroker) -> None:
@@ -90,8 +73,9 @@ def test_groups(metaq: Metaq, client: Client, start_broker: StartBroker) -> None
     ]:
         assert metaq("groups", "reset", "billing", *words, "--yes")[0] == 0
         assert store.load("orders", A) == starts[number], words
-    status, _, said = metaq("groups", "reset", "billing", "--to", str(starts[8] + 3), "--yes")
-    assert (status, f"{starts[8]} is where that begins" in said) == (2, True)
+    for number in (8, 9):  # the last
+        status, _, said = metaq("groups", "reset", "billing", "--to", str(starts[number] + 3), "--yes")
+        assert (status, f"{starts[number]} is where that begins" in said) == (2, True)
     status, _, said = metaq("groups", "reset", "billing", "--to", "2010-12-05T10:00", "--yes")
     assert (status, said) == (2, "error: the broker of orders/0-0 knows nothing of times: it is no metaq broker\n")
     assert store.load("orders", A) == starts[10]
@@ -110,3 +94,21 @@ def test_messages(metaq: Metaq, start_broker: StartBroker, tmp_path: Path) -> No
     assert metaq(*here, "--count", "2", *template) == (0, "0 1 ", "")
     status, _, said = metaq(*here, "--from", "2010-12-05T10:00")
     assert (status, said) == (2, "error: the broker of orders/0-0 knows nothing of times: it is no metaq broker\n")
+
+
+def test_what_only_a_metaq_broker_knows(metaq: Metaq, start_broker: StartBroker) -> None:
+    """Offsets of times, changes of topics, reports on branches."""
+    broker = Genuine(5)
+    url = start_broker(0, {"orders": 1}, broker).peer.url
+    status, listed, said = metaq("offsets", "orders", "--at", "2010-12-05T10:00", "--json")
+    row = {"partition": "0-0", "start": 0, "end": broker.starts[5], "at": None}
+    assert (status, json.loads(listed)) == (0, row)
+    assert said == "warning: the brokers of 0-0 know nothing of times: they are no metaq brokers\n"
+    status, listed, said = metaq("topics", "close", "orders", "0")
+    assert (status, listed) == (1, "")
+    assert said == f"error: broker 0: {url} does not know `topic`: change its configuration file and reload it\n"
+    status, listed, _ = metaq("txn", "list", "--json")
+    row = json.loads(listed)
+    assert (status, row["key"], row["state"], row["messages"]) == (0, str(IN_DOUBT), "prepared", None)
+    status, _, said = metaq("txn", "show", str(IN_DOUBT))
+    assert (status, f"broker 0 at {url} can't be asked about a branch: it is no metaq broker" in said) == (2, True)

@@ -41,6 +41,10 @@ def test_a_bar_on_a_terminal_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> 
             progress.at(20)
             while b"20/40" not in shown:  # or pytest's timeout
                 shown += os.read(primary, 65536)
+            time.sleep(0.1)  # a bar moves ten times a second
+            progress.at(30)
+            while b"30/40" not in shown:
+                shown += os.read(primary, 65536)
         screen.flush()
         while not shown.endswith(b"\x1b[2K"):  # the line is wiped
             shown += os.read(primary, 65536)

@@ -18,6 +18,7 @@ ACTIVE: Report = {
     "began_ms": 5,
     "first_lsn": 9,
 }
+TWO = b'{"key":"k","state":"mixed","messages":3,"bytes":4},{"key":"k","state":"mixed","messages":3,"bytes":4}'
 
 
 def test_what_is_not_shown_is_counted_and_an_active_branch_ends_by_itself() -> None:
@@ -30,7 +31,7 @@ def test_what_is_not_shown_is_counted_and_an_active_branch_ends_by_itself() -> N
 
 
 @pytest.mark.parametrize(
-    "message", [b"{", b"[]", b"7", b'{"key":"k"}', b'{"key":1,"state":2,"messages":3,"bytes":4},7']
+    "message", [b"{", b"[]", b"7", b'{"key":"k"}', b'{"key":1,"state":2,"messages":3,"bytes":4},7', TWO]
 )
 def test_what_is_no_report(message: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="report of"):
