@@ -15,6 +15,7 @@ from meta_client.protocol.requests import (
     Offsets,
     Request,
     Stats,
+    TopicCommand,
     TransactionCommand,
 )
 from tests.meta_client.cli.conftest import Metaq
@@ -106,6 +107,17 @@ def test_topics_that_can_not_be_read_are_a_fault(
     status, listed, _ = metaq("topics", "--json")
     assert (status, json.loads(listed)["topic"]) == (1, "orders")
     assert "/meta/brokers/topics-sub/orders/7-m" in caplog.text
+
+
+def test_a_broker_whose_address_can_not_be_read_is_told_nothing_and_named(
+    metaq: Metaq, client: Client, start_broker: StartBroker
+) -> None:
+    state = b"partitions=4 publish=true subscribe=true stat=false"
+    start_broker(0, {"orders": 4}, answering({TopicCommand: lambda request: (200, state)}, "topic"))
+    client.session.write_many({"/meta/brokers/ids/7/master": b"nonsense"})
+    status, listed, said = metaq("topics", "close", "orders", "0", "--json")
+    assert (status, json.loads(listed)["broker"]) == (1, "0")
+    assert said.startswith("error: broker 7: it has no address in ZooKeeper that can be read: start it, or name its")
 
 
 def test_a_finding_is_forgotten_by_its_key(metaq: Metaq, start_broker: StartBroker) -> None:

@@ -3,9 +3,11 @@
 import contextlib
 import datetime
 import json
+import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +27,7 @@ from meta_client.operations.reset import claimed, run_reset
 from meta_client.operations.reset_plan import Move, ResetRefused
 from meta_client.operations.text import printable
 from tests.fixtures.broker import BrokerProcess
-from tests.fixtures.forked import run_metaq
+from tests.fixtures.forked import run_metaq, start_metaq
 from tests.fixtures.wire import WireClient
 from tests.integration.conftest import wait_until
 from zk.embedded.chroot import Chroot
@@ -262,6 +264,12 @@ def test_a_reset_whose_output_can_not_be_written_tells_what_undoes_it(
 ) -> None:
     put(broker, 3)
     store(client, "audit", {A: FRAME})
+    words = ["groups", "reset", "audit", "orders/0-0", "--to", "latest", "--zk", zookeeper.connect]
+    full, empty = Path("/dev/full"), Path(os.devnull)
+    with full.open("wb") as stdout, empty.open("rb") as stdin, tempfile.TemporaryFile() as told:
+        assert start_metaq(words, stdin=stdin, stdout=stdout, stderr=told).wait(60) == 2
+        told.seek(0)
+        assert told.read() == b"error: the operating system: No space left on device\n", "there is nothing to undo"
     program = f"{sys.executable} -m meta_client.cli.main groups reset audit orders/0-0 --to latest --yes --json"
     line = f"{program} --zk {zookeeper.connect} >/dev/full"
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=300)

@@ -114,6 +114,17 @@ def test_what_nobody_has_looked_at_is_unknown(monkeypatch: pytest.MonkeyPatch) -
         assert messages.lag(200) is None
 
 
+def test_between_two_counts_what_arrives_is_taken_off() -> None:
+    """Between counts, which are a second apart, the number can only get smaller."""
+    with connected(lambda count: b"%d 9000 9000 50" % count.offset) as (_, connection):
+        messages = counting(connection)
+        wait_until(lambda: messages.lag(100) == 50)
+        assert not messages.received(100, 200, 5, 9000)
+        assert (messages.lag(100), messages.lag(200)) == (50, 45)
+        assert not messages.received(200, 300, 45, 9000), "more than were counted: others came since"
+        assert messages.lag(300) is None
+
+
 def test_a_command_ends_with_a_broker_that_makes_no_progress(client: Client, start_broker: StartBroker) -> None:
     broker = start_broker(0, {"orders": 1}, answering(ANSWERS["no progress"]))
     assert Positions(client).messages({("orders", Partition(0, 0)): 100}) == {}

@@ -1,5 +1,6 @@
 """Calls that a consumer refuses, with the remedy; and those that have nothing to do. Against a cluster in memory."""
 
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,7 +9,9 @@ from meta_broker.testing.memory.cluster import MemoryCluster
 from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import ClientClosed, ConsumerMisuse, NothingToRead
+from zk.session.session import SessionEvent, SessionState
 from zk.tree.nodes import Partition
 
 CONFIG = ConsumerConfig(backoff_s_max=0.05)
@@ -110,3 +113,33 @@ def test_a_client_that_is_closed_makes_nothing() -> None:
         for make in (client.producer, lambda: client.consumer("billing"), lambda: client.browse("orders")):
             with pytest.raises(ClientClosed):
                 make()
+
+
+def test_a_listener_can_not_close_its_consumer(client: Client) -> None:
+    raised: list[Exception] = []
+    done = threading.Event()
+    mine = client.consumer("billing")
+
+    def listener(message: ReceivedMessage) -> None:
+        del message
+        try:
+            mine.close()
+        except ConsumerMisuse as error:
+            raised.append(error)
+        done.set()
+
+    mine.subscribe("orders", on_message=listener)
+    with mine:
+        assert done.wait(60)
+    assert "a listener can't close it, it would wait for itself" in str(raised[0])
+
+
+def test_a_consumer_that_never_started_ends_with_its_session(client: Client) -> None:
+    with client.consumer("billing") as never:
+        never.on_session_event(SessionEvent(SessionState.LOST, 1))
+        assert never.owned() == []
+
+
+def test_a_store_of_offsets_that_does_not_exist() -> None:
+    with pytest.raises(ImportError, match="cannot import name 'RedisOffsetStore'"):
+        from meta_client.consumer.offset_stores import RedisOffsetStore  # noqa: F401

@@ -96,6 +96,41 @@ def test_a_store_that_can_record_no_delivery_offers_nothing() -> None:
         store.close()
 
 
+def test_what_nobody_listens_to_stays_and_so_does_all_once_the_consumer_is_closed() -> None:
+    store = DeadLetterStore.on(FaultyStorage(Random(1)), "g", segment_bytes=8192)
+    store.add(message(1)._replace(topic="stock"), ERROR)
+    store.add(message(2), ERROR)
+    offered: list[int] = []
+    assignments = Assignments("g", lambda: True, threading.Condition())
+    redelivery = Redelivery(store, assignments, {"orders": lambda it: offered.append(it.message_id)}, 1.0, "g")
+    redelivery._offer_all()
+    assert offered == [2]
+    assert [entry.address.topic for entry in store.entries()] == ["stock"]
+    store.add(message(3), ERROR)
+    assignments.close()
+    redelivery._offer_all()
+    assert (offered, numbers(store)) == ([2], [1, 3])
+    store.close()
+
+
+def test_a_close_during_a_round_ends_it_after_the_message() -> None:
+    store = DeadLetterStore.on(FaultyStorage(Random(1)), "g", segment_bytes=8192)
+    for number in (1, 2):
+        store.add(message(number), ERROR)
+    offered: list[int] = []
+
+    def listener(message: ReceivedMessage) -> None:
+        offered.append(message.message_id)
+        redelivery.close()
+
+    redelivery = Redelivery(
+        store, Assignments("g", lambda: True, threading.Condition()), {"orders": listener}, 1.0, "g"
+    )
+    redelivery._offer_all()
+    assert (offered, numbers(store)) == ([1], [2])
+    store.close()
+
+
 class Late(threading.Event):
     """An event whose clear() takes its time."""
 

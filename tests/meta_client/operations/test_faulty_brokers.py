@@ -13,10 +13,10 @@ from meta_client.errors import BrokerAway, NotConnected
 from meta_client.operations.branches import OnlineBranches
 from meta_client.operations.group_ends import with_all_partitions
 from meta_client.operations.positions import Positions, PutTimes
-from meta_client.operations.reading import Span, read_topic_messages
+from meta_client.operations.reading import Span, read_from, read_topic_messages
 from meta_client.operations.searching import Wanted, search_partition
 from meta_client.protocol.answers import Counted, Found, FoundAt, format_counted, format_found, format_keys
-from meta_client.protocol.errors import RemoteError
+from meta_client.protocol.errors import InvalidMessage, RemoteError
 from meta_client.protocol.id_layout import BIRTH_MS, BROKER_BITS, SEQUENCE_BITS
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import (
@@ -173,6 +173,23 @@ def test_a_refusal_ends_reading_unless_it_follows(
         assert [message.payload for message in found] == [b"0", b"1", b"2", b"3"]
     (record,) = caplog.records
     assert record.getMessage().startswith("waiting for the broker: get orders/0-0 at 0 from ")
+
+
+def test_a_message_larger_than_a_request_is_asked_for_again_and_a_broken_one_is_an_error(client: Client) -> None:
+    broken = bytearray(b"".join(FRAMES))
+    broken[SIZE + 4] ^= 1  # the second's checksum
+
+    def get(request: Request) -> Answer:
+        assert isinstance(request, Get)
+        return 200, bytes(broken[request.offset : request.offset + request.bytes_max])
+
+    with listening(answering({Get: get})) as peer:
+        found = read_from(client, "orders", A, peer.url, 0, bytes_max=SIZE - 1)
+        assert next(found).payload == b"0"
+        with pytest.raises(InvalidMessage):
+            next(found)
+        sizes = [it.bytes_max for it in peer.received if isinstance(it, Get)]
+        assert sizes[0] == SIZE - 1 < sizes[1]
 
 
 def test_a_member_of_a_topic_that_can_not_be_hides_no_partition(client: Client, start_broker: StartBroker) -> None:
