@@ -5,6 +5,8 @@ rest.
 import json
 from pathlib import Path
 
+import pytest
+
 from journal.records.xid import XaKey, Xid
 from meta_client.client import Client
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
@@ -112,3 +114,12 @@ def test_what_only_a_metaq_broker_knows(metaq: Metaq, start_broker: StartBroker)
     assert (status, row["key"], row["state"], row["messages"]) == (0, str(IN_DOUBT), "prepared", None)
     status, _, said = metaq("txn", "show", str(IN_DOUBT))
     assert (status, f"broker 0 at {url} can't be asked about a branch: it is no metaq broker" in said) == (2, True)
+
+
+def test_a_group_that_begins_at_a_time_begins_at_the_beginning(
+    metaq: Metaq, start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    start_broker(0, {"orders": 1}, Genuine(3))
+    words = ["--group", "g", "--from", "2010-12-05T10:00", "--count", "3", "--format", "{payload} "]
+    assert metaq("consume", "orders", *words)[:2] == (0, "0 1 2 ")
+    assert "the broker knows nothing of times, reading from the beginning group=g partition=orders/0-0" in caplog.text

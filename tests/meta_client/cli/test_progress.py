@@ -9,6 +9,9 @@ import pytest
 
 from meta_client.operations import progress as progress_module
 from meta_client.operations.progress import Progress
+from tests.meta_client.cli.conftest import Metaq
+from tests.meta_client.cli.test_genuine import Genuine
+from tests.meta_client.conftest import StartBroker
 
 
 def test_lines_once_a_second_and_none_before(
@@ -49,3 +52,22 @@ def test_a_bar_on_a_terminal_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> 
         while not shown.endswith(b"\x1b[2K"):  # the line is wiped
             shown += os.read(primary, 65536)
     os.close(primary)
+
+
+def test_a_terminal_sees_how_much_is_read_of_what_goes_elsewhere(
+    metaq: Metaq, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Genuine(3)
+    start_broker(0, {"orders": 1}, broker)
+    primary, terminal = pty.openpty()
+    shown = b""
+    with os.fdopen(terminal, "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr(progress_module, "TELL_EVERY_S", 0.0)
+        assert metaq("consume", "orders")[:2] == (0, "0\n1\n2\n")
+        screen.flush()
+        while b"/%d" % broker.starts[3] not in shown:  # or pytest's timeout
+            shown += os.read(primary, 65536)
+    os.close(primary)
+    assert b"read" in shown

@@ -6,8 +6,11 @@ from typing import cast
 
 import pytest
 
+from meta_broker.testing.memory.cluster import MemoryCluster
+from meta_client.cli import sending as module
 from meta_client.cli.inputs import Item
 from meta_client.cli.sending import Sending, Stopped
+from meta_client.errors import ReplyTimeout
 from meta_client.producer.producer import Producer
 from meta_client.producer.results import SendResult
 from tests.fixtures.interrupts import interrupted
@@ -44,3 +47,21 @@ def test_a_message_that_is_interrupted_does_not_keep_the_command_from_ending() -
         if not is_interrupted:
             break
     assert 0 < nth < 999
+
+
+def test_a_message_that_is_on_its_way_at_the_end_is_neither_stored_nor_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_S", 0.05)
+    told: list[object] = []
+    with MemoryCluster({"orders": 1}) as cluster:
+        producer = cluster.client().producer()
+        producer.send("orders", b"known")
+        cluster.kill()
+        sending = Sending(producer, "orders", Partition(0, 0), 0.0, lambda item, result: told.append(result))
+        for line in (1, 2):
+            sending.send(Item(b"payload", None, "file", line))
+        with pytest.raises(
+            Stopped, match=r"stopped after 0 messages, which are stored; 2 more may be stored or not.*: file, line 1: "
+        ):
+            sending.stop(None)
+        assert [type(it) for it in told] == [ReplyTimeout, ReplyTimeout]
+        cluster.start()

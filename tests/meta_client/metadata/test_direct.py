@@ -1,6 +1,8 @@
 """A client without ZooKeeper: brokers listed by hand, asked what they have."""
 
 import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,12 +11,14 @@ import pytest
 from journal.records.xid import Xid
 from meta_client.client import Client
 from meta_client.errors import NoBroker, NoPartition, NotConnected, NotSupported
+from meta_client.metadata import direct
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.requests import Put, Request, Stats, Version
 from meta_client.protocol.xa import XaCode
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.meta_client.peer import listening, ok
+from zk.errors import ZooKeeperUnavailable
 from zk.tree.broker_url import InvalidUrl
 from zk.tree.nodes import Partition
 
@@ -132,3 +136,41 @@ def test_a_genuine_broker() -> None:
         assert [str(producer.send("orders", b"").partition) for _ in range(3)] == ["7-1", "7-2", "7-0"]
         with pytest.raises(NoPartition):
             producer.send("other", b"")
+
+
+def test_a_view_that_is_due_is_the_former_one_while_brokers_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "REFRESH_S", 0.0)
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def handle(request: Request) -> bytes:
+        if isinstance(request, Stats) and request.item == "slow":
+            is_asked.set()
+            assert may_answer.wait(60)
+        topic = b"x\r\nresultCode 2\r\npartitions 3" if isinstance(request, Stats) and request.item else b"broker_id 7"
+        return ok(request, b"STATS\r\n%b\r\nEND\r\n" % topic)
+
+    with listening(handle) as peer, Client.direct(str(peer.url)) as client:
+        view = client.topology.view("orders", 60)
+        assert client.topology.view("orders", 60) is view, "producers tell a change by the object"
+        asking = threading.Thread(target=client.topology.view, args=("slow", 60))
+        asking.start()
+        assert is_asked.wait(60)
+        assert client.topology.view("orders", 0.01) is view
+        with pytest.raises(ZooKeeperUnavailable, match=r"no answer about topic 'new' within 0\.01 s: try again"):
+            client.topology.view("new", 0.01)
+        monkeypatch.undo()  # two that wait for the same topic
+        both = [asking, *(threading.Thread(target=client.topology.view, args=("fresh", 60)) for _ in range(2))]
+        for thread in both[1:]:
+            thread.start()
+        time.sleep(0.05)  # that they wait, mostly
+        may_answer.set()
+        for thread in both:
+            thread.join()
+        assert sum(isinstance(it, Stats) and it.item == "fresh" for it in peer.received) == 1
+        monkeypatch.setattr(direct, "REFRESH_S", 0.0)
+        client.topology.view("orders", 60)
+        peer.close()
+        with pytest.raises(ZooKeeperUnavailable, match=r"no broker answered about topic 'new' within 0\.3 s"):
+            client.topology.view("new", 0.3)
+        after = client.topology.view("orders", 0.3)
+        assert (after.partitions, after.known) == ((), view.known), "its partitions may come back"

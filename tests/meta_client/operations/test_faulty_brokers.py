@@ -1,16 +1,21 @@
 """Commands and brokers that answer wrongly, late, in parts, or in another version; and brokers that are away."""
 
 import logging
+import re
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from journal.records.xid import XaKey, Xid
+from journal.state.wall_clock import wall_clock_ms
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.store.message_store import MessageStore
 from meta_client.client import Client
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import BrokerAway, NotConnected
-from meta_client.operations.branches import OnlineBranches
+from meta_client.operations.branches import NoBranch, OfflineBranches, OnlineBranches
 from meta_client.operations.group_ends import with_all_partitions
 from meta_client.operations.positions import Positions, PutTimes
 from meta_client.operations.reading import Span, read_from, read_topic_messages
@@ -230,3 +235,9 @@ def test_branches_beyond_the_number_asked_for_are_named(client: Client, start_br
     assert report == {"key": str(KEYS[0]), "state": "prepared", "broker": 0}
     assert branches.left_out == {0: KEYS[1:]}
     assert branches.findings() == [], "a broker without a ledger is asked for none"
+
+
+def test_a_stopped_brokers_directory_names_the_branch_that_it_lacks(tmp_path: Path) -> None:
+    MessageStore.open(BrokerConfig(data=tmp_path, broker_id=0, port=0), "test", lambda: None, wall_clock_ms).close()
+    with pytest.raises(NoBranch, match=f"{re.escape(str(tmp_path))} holds no branch {KEYS[0]} in doubt: see metaq txn"):
+        OfflineBranches(tmp_path).show(KEYS[0], 0)

@@ -11,6 +11,7 @@ from meta_client.protocol.answers import (
     format_put_place,
     parse_keys,
     parse_offset,
+    parse_offset_range,
     parse_put_place,
     parse_vote,
 )
@@ -38,6 +39,13 @@ def test_put_place_both_ways(message: bytes, place: PutPlace) -> None:
 def test_no_put_place(message: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="is not a put's answer"):
         parse_put_place(message)
+
+
+@pytest.mark.parametrize("message", [b"", b"1 2", b"1 2 3 4", b"-1 2 2", b"3 2 3", b"1 2 3", b"1 3 x"])
+def test_no_range_of_offsets(message: bytes) -> None:
+    """Neither three numbers, nor a start, an end and an offset between them."""
+    with pytest.raises(RemoteProtocolError, match="is not an offsets' answer"):
+        parse_offset_range(message)
 
 
 _INTEGERS = st.one_of(

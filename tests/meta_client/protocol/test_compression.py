@@ -55,6 +55,12 @@ def test_only_from_a_size_on_and_only_if_it_helps(codec: Codec) -> None:
     assert encode_body(bytes(range(100)), None, codec, 100) == (0, bytes(range(100)))
 
 
+def test_a_stream_that_gives_less_than_it_declares_is_refused() -> None:
+    data = LENGTH.pack(10) + block.compress(b"short", store_size=False)
+    with pytest.raises(ValueError, match="lz4 gives 5 bytes, 10 are declared"):
+        decompress(Codec.LZ4, data, BYTES_MAX)
+
+
 @each_codec
 @given(payload=texts.filter(len), data=st.data())
 def test_a_damaged_stream_is_refused_or_harmless(codec: Codec, payload: bytes, data: st.DataObject) -> None:

@@ -131,3 +131,12 @@ def test_what_is_kept_of_a_batch_does_not_change_when_the_next_answers_arrive(ke
             assert kept.to_pylist() == expected
         case _:
             assert list(kept) == expected  # type: ignore[call-overload]
+
+
+def test_offsets_beyond_63_bits_are_not_cut_off() -> None:
+    """No broker gets there: as large as Python has them, with the core and without."""
+    size = HEADER_BYTES + 5
+    start = 2**63 - 3 * size
+    messages = decoded(frames(8, 5), start).messages
+    assert [it.offset for it in messages] == [start + number * size for number in range(8)]
+    assert messages[-1].next_offset == start + 8 * size
