@@ -31,11 +31,12 @@ STRANGERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """One for each flood, which leaves it work for after its end."""
     rights = 'produce = ["*"]\nconsume = ["*"]'
-    file = AccessFile(tmp_path_factory.mktemp("access") / "access.toml", honest=rights, flood=rights)
-    with running_broker(tmp_path_factory.mktemp("flood") / "broker", None, config=CONFIG + file.section()) as it:
+    file = AccessFile(tmp_path / "access.toml", honest=rights, flood=rights)
+    with running_broker(tmp_path / "broker", None, config=CONFIG + file.section()) as it:
         for user in ("honest", "flood"):  # known at this address, whatever strangers guess there
             logged_in(it.port, user).close()
         yield it
