@@ -383,6 +383,7 @@ def test_a_coordinator_without_its_broker_with_a_hazard_and_with_a_log_that_cann
             worker.join()
             assert Scrape(url).get(age, coordinator=coordinator.name) is None
 
+            wait_for(lambda: client.topology.view("orders", 60).available, bool)  # the client knows that it is back
             decided.append(roll_back)
             with pytest.raises(HeuristicOutcome):
                 work()
