@@ -118,7 +118,7 @@ def test_a_client_that_is_closed_makes_nothing() -> None:
 def test_a_listener_can_not_close_its_consumer(client: Client) -> None:
     raised: list[Exception] = []
     done = threading.Event()
-    mine = client.consumer("billing")
+    mine = client.consumer("closing")  # others read from the beginning
 
     def listener(message: ReceivedMessage) -> None:
         del message
@@ -135,7 +135,7 @@ def test_a_listener_can_not_close_its_consumer(client: Client) -> None:
 
 
 def test_a_consumer_that_never_started_ends_with_its_session(client: Client) -> None:
-    with client.consumer("billing") as never:
+    with client.consumer("never") as never:
         never.on_session_event(SessionEvent(SessionState.LOST, 1))
         assert never.owned() == []
 
