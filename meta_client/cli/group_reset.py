@@ -1,8 +1,7 @@
 """`metaq groups reset`: sets a group's offsets while no member can continue from the old ones."""
 
 import contextlib
-from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 import click
 
@@ -16,6 +15,8 @@ from meta_client.operations.reset_plan import Move
 from meta_client.operations.text import tell
 from zk.groups.listing import list_group
 from zk.tree.nodes import Partition
+
+UNKNOWN: Final = "the reset ended while it was being stored, perhaps done, in whole or in part"
 
 
 @click.command()
@@ -98,23 +99,28 @@ def reset(
             raise click.UsageError(f"--to {target}, an offset, is for one partition: name it, like orders/0-3")
         if not (yes or is_forced) and (alive := alive_members(listing, keys)):
             tell(f"warning: {members_text(group, alive)}")
-        # At the end, since a slow reader would hold up members; and also after Ctrl-C.
-        printing = partial(_print, group, is_done=yes, as_json=as_json)
-        run_reset(
-            *(client, offsets, group, keys, target, members if yes else None),
-            lambda moves: at_end.callback(printing, moves),
-        )
+        steps: list[tuple[list[Move], bool | None]] = []
+
+        def note(moves: list[Move], is_done: bool | None) -> None:
+            if not steps:  # at the end, since a slow reader would hold up members; and also after Ctrl-C
+                at_end.callback(lambda: _print(group, *steps[-1], as_json=as_json))
+            steps.append((moves, is_done))
+
+        run_reset(client, offsets, group, keys, target, members if yes else None, note)
     if not yes:
         click.echo("nothing was changed: say --yes to do it", err=True)
 
 
-def _print(group: str, moves: list[Move], *, is_done: bool, as_json: bool) -> None:
+def _print(group: str, moves: list[Move], is_done: bool | None, *, as_json: bool) -> None:
     rows = [move_row(group, move, is_done=is_done) for move in moves]
     columns = ("group", "topic", "partition", "before", "after", "change", "done")
     try:
         print_rows(columns, rows, as_json=as_json, empty="")
     except OSError:
-        if is_done:  # this is what undoes it
-            click.echo("the group was reset; what standard output did not take:", err=True)
+        if is_done is not False:  # this is what undoes it
+            begin = "the group was reset" if is_done else UNKNOWN
+            click.echo(f"{begin}; what standard output did not take:", err=True)
             print_rows(columns, rows, as_json=as_json, empty="", err=True)
         raise
+    if is_done is None:
+        click.echo(f"{UNKNOWN}: compare with `metaq groups describe`, before you repeat or undo it", err=True)

@@ -37,12 +37,13 @@ def run_reset(
     keys: list[TopicPartition],
     target: Target,
     members: float | Literal["force"] | None,
-    on_done: Callable[[list[Move]], object] = lambda moves: None,
+    on_step: Callable[[list[Move], bool | None], object] = lambda moves, is_done: None,
 ) -> list[Move]:
     """Plan the reset of *keys* to *target*, and carry it out unless *members*, the rule about those alive, is None.
 
-    Calls *on_done* with the moves once that is so, before the partitions are released: what comes after may be
-    interrupted. Raises ResetRefused."""
+    Calls *on_step* with the moves and whether they are done. None comes first: what ends the reset from then on leaves
+    that unknown. The last call comes before the partitions are released, which may be interrupted. Raises
+    ResetRefused."""
     is_forced = members == "force"
     is_held = members is not None and not is_forced
     if is_held:
@@ -59,11 +60,17 @@ def run_reset(
         if members is not None:  # before it is done: without a line it is not
             told = {it.key: (it.before, it.after) for it in moves if it.after is not None and it.after != it.before}
             positions.tell_reset(group, told)
+            on_step(moves, None)
         if is_held:
             offsets.commit(_entries(moves, claims))
         elif is_forced:
-            _overrule(client, positions, group, moves)
-        on_done(moves)
+            owners, count = _overrule(client, positions, group, moves)
+            if owners:
+                if not count:
+                    on_step(moves, False)
+                done = f"{count} partitions were set before it came" if count else "nothing was changed"
+                raise ResetRefused(f"{', '.join(owners)} is a genuine member and can't be overruled: stop it; {done}")
+        on_step(moves, members is not None)
     return moves
 
 
@@ -174,15 +181,14 @@ def claimed(client: Client, group: str, keys: list[TopicPartition]) -> Iterator[
         ownership.abandon_many(keys)
 
 
-def _overrule(client: Client, positions: Positions, group: str, moves: list[Move]) -> None:
-    """Set the offsets regardless of ownership. Raises ResetRefused."""
+def _overrule(client: Client, positions: Positions, group: str, moves: list[Move]) -> tuple[list[str], int]:
+    """Set the offsets regardless of ownership. Return the genuine owners that prevented it, and how many were set."""
     nodes = {move.key: OffsetNode(move.after) for move in moves if move.after is not None}
     outcomes = ZooKeeperOffsets(client.session, group).commit_fencing_owners(nodes)
     epochs = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
     positions.tell_epochs(group, epochs)
-    if owners := {outcome.consumer_id for outcome in outcomes.values() if isinstance(outcome, OwnedBy)}:
-        done = f"{len(epochs)} partitions were set before it came" if epochs else "nothing was changed"
-        raise ResetRefused(f"{', '.join(sorted(owners))} is a genuine member and can't be overruled: stop it; {done}")
+    owners = {outcome.consumer_id for outcome in outcomes.values() if isinstance(outcome, OwnedBy)}
+    return sorted(owners), len(epochs)
 
 
 def _listed(client: Client, target: Target, keys: list[TopicPartition]) -> Mapping[TopicPartition, int | None]:
@@ -208,7 +214,7 @@ def _entries(moves: list[Move], claims: Mapping[TopicPartition, Claimed]) -> lis
     ]
 
 
-def move_row(group: str, move: Move, *, is_done: bool) -> dict[str, object]:
+def move_row(group: str, move: Move, *, is_done: bool | None) -> dict[str, object]:
     """Return the row of one partition."""
     topic, partition = move.key
     return {

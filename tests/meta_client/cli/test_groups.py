@@ -453,14 +453,16 @@ def test_a_reset_waits_for_another_one(
     with Client(zookeeper.connect) as other, ThreadPoolExecutor(1) as thread:
         stores = ZooKeeperOffsetStore(client.session, "billing"), ZooKeeperOffsetStore(other.session, "billing")
 
-        def on_done(moves: list[Move]) -> None:
+        def on_step(moves: list[Move], is_done: bool | None) -> None:
+            if not is_done:
+                return
             waiting.append(thread.submit(run_reset, other, stores[1], "billing", keys, "latest", "force"))
             wait_until(lambda: "resets group billing" in capsys.readouterr().err)
             assert not waiting[0].done()
             assert (stored(client, "billing"), stored(client, "billing", B)) == (0, 0)
 
         waiting: list[Future[list[Move]]] = []
-        run_reset(client, stores[0], "billing", keys, "earliest", "force", on_done)
+        run_reset(client, stores[0], "billing", keys, "earliest", "force", on_step)
         assert [move.before for move in waiting[0].result(30)] == [0, 0]
     assert (stored(client, "billing"), stored(client, "billing", B)) == (3 * FRAME, 2 * FRAME)
 
