@@ -75,7 +75,13 @@ def _engine_of(url: str) -> "Engine":
     try:
         return create_engine(url)
     except (ArgumentError, ModuleNotFoundError) as error:  # an unknown dialect is an ArgumentError
-        raise NoDatabase(
-            f"no database of this name ({error}): give an SQLAlchemy URL whose driver is installed, such as "
-            "postgresql+psycopg://user@host/shop"
-        ) from error
+        raise _no_database(str(error)) from error
+    except ValueError:  # quotes what stands where a port or an option does: of a password with @ and : in it, a part
+        raise _no_database("its port or an option can't be read: write / : @ of a password as %2F %3A %40") from None
+
+
+def _no_database(reason: str) -> NoDatabase:
+    example = "postgresql+psycopg://user@host/shop"
+    return NoDatabase(
+        f"no database of this name ({reason}): give an SQLAlchemy URL whose driver is installed, such as {example}"
+    )

@@ -335,6 +335,10 @@ NONSENSE: list[tuple[list[str], str]] = [
     (["--to", "latest", "--store", "sqlite://", "--members", "force"], "--members force is for offsets in ZooKeeper"),
     (["--to", "latest", "--store", "nosuch://u:secret@host/db"], "give an SQLAlchemy URL whose driver is installed"),
     (
+        ["--to", "latest", "--store", "postgresql+psycopg://u:p@x:secret@host/db"],
+        "can't be read: write / : @ of a password as %2F %3A %40",
+    ),
+    (
         ["--to", "latest", "--store", "sqlite:////nowhere/at/all.db"],
         "the database of --store: (sqlite3.OperationalError)",
     ),
