@@ -28,7 +28,7 @@ from meta_client.operations.branch_text import (
     show_lines,
 )
 from meta_client.operations.branches import NoBranch, OfflineBranches, OnlineBranches, OperatorBranches
-from meta_client.operations.text import tell
+from meta_client.operations.text import printable, tell
 
 INCOMPLETE: Final = 1  # exit status: a broker's branches are missing
 QUOTED_MAX: Final = 5
@@ -245,7 +245,7 @@ def forget(branch: str, zk: str, directory: Path | None, broker_id: int | None, 
         if not yes:
             confirm(f"forget that {said}?")
         branches.forget(key, broker)
-    click.echo(f"forgotten: {key}")
+    click.echo(printable(f"forgotten: {key}"))
 
 
 txn.add_command(doctor)

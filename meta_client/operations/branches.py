@@ -115,7 +115,8 @@ class OnlineBranches:
         return self._ask(BranchCommand(verb, key, who, why, next_opaque()), broker_id)
 
     def forget(self, key: XaKey, broker_id: int) -> None:
-        request = TransactionCommand(key, NAME, TransactionVerb.FORGET, None, key.qualifier, next_opaque())
+        # Its qualifier stands in the key: beside it, one of control characters or digits has no form on the wire.
+        request = TransactionCommand(key, NAME, TransactionVerb.FORGET, None, None, next_opaque())
         wait_result(self._connect(broker_id).submit(request), ANSWER_TIMEOUT_S, f"forget {key} on broker {broker_id}")
 
     def findings(self) -> list[Report]:

@@ -86,7 +86,7 @@ def test_on_brokers(zookeeper: Chroot, broker: BrokerProcess, client: Client) ->
     assert b"order-2" not in stored(broker)
 
 
-@pytest.mark.parametrize("qualifier", ["shop-$(echo)`echo`;echo", "it's", "\x1b]0;pwned\x07\u202e"])
+@pytest.mark.parametrize("qualifier", ["shop-$(echo)`echo`;echo", "it's", "\x1b]0;pwned\x07\u202e", "42"])
 def test_commands_that_are_shown_execute_nothing_else(qualifier: str, lone_broker: BrokerProcess) -> None:
     """Qualifiers are chosen by whoever may begin a branch, and the command is copied by an operator."""
     key = f"XID:1:67:62:{qualifier}"
@@ -116,6 +116,8 @@ def test_commands_that_are_shown_execute_nothing_else(qualifier: str, lone_broke
     ]
     asked = metaq("forget", str(Xid(1, b"g", b"b")), *broker, status=130).stderr
     assert asked.startswith(f"forget that {printable(qualifier)} decided: rollback?")
+    forgotten = metaq("forget", str(Xid(1, b"g", b"b")), "--yes", *broker).stdout
+    assert forgotten == f"forgotten: {printable(key)}\n"
     assert (shown + ended + again + asked).replace("\n", "").isprintable()
 
 
