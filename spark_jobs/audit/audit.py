@@ -4,7 +4,7 @@ Reads the journal's bytes once. Spark keeps the result, some hundred bytes a rec
 checks. The driver sees only counts and a few examples, whatever the journal's size.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -58,23 +58,38 @@ def audit_journal(
                 raise StorageFailed(f"{place} is an archive, which has no index files: name a broker's directory")
             on_progress("reading the index files")
             checkpoints, indexes = _read_indexes(spark, path, checkpoints, kept)
-        slices, read, archived = plan(place), _records(spark, place), None
+        slices, archived = plan(place), None
+        _tell_reading(on_progress, slices)
+        read = keep(kept, _records(spark, place))
+        begin = _first_segment(read, slices[0].base)
+        slices = [segment for segment in slices if segment.base >= begin]
         if archive is not None:
             # After the directory: what retention moves meanwhile is in both.
-            begin = slices[0].base
-            slices = [segment for segment in plan(archive) if segment.base < begin] + slices
-            read = _records(spark, archive).where(F.col("lsn") < begin).unionAll(read)
+            older = [segment for segment in plan(archive) if segment.base < begin]
+            _tell_reading(on_progress, older)
+            slices = older + slices
+            read = keep(kept, _records(spark, archive).where(F.col("lsn") < begin)).unionAll(read)
             archived = check_archive(spark, archive, begin)
         elif is_archive(place):
             archived = check_archive(spark, place, None)
-        size = sum(segment.size for segment in slices)
-        on_progress(f"reading {len(slices)} segments, {size / 2**20:,.1f} MiB")
         vouchers = Vouchers(checkpoints, saved, None if archived is None else archived.listed_end)
-        audit = _Audit(spark, place, vouchers, indexes, archived, slices, keep(kept, read), kept)
+        audit = _Audit(spark, place, vouchers, indexes, archived, slices, read, kept)
         report = audit.run(on_progress)
         if also is not None:
             also(audit.records, audit.branches)
         return report
+
+
+def _tell_reading(on_progress: Callable[[str], None], slices: Sequence[SegmentSlice]) -> None:
+    size = sum(segment.size for segment in slices)
+    on_progress(f"reading {len(slices)} segments, {size / 2**20:,.1f} MiB")
+
+
+def _first_segment(records: DataFrame, planned: int) -> int:
+    """Read *records*, and return where they begin: behind the segments that retention has deleted since they were
+    *planned*, for Spark lists a directory once more."""
+    row = records.agg(F.min("segment")).first()
+    return planned if row is None or row[0] is None else max(planned, int(row[0]))
 
 
 def _records(spark: SparkSession, place: JournalLocation) -> DataFrame:
