@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from journal.archive.manifest import NAME, ArchiveManifest, archived_index_name, decode_archive_manifest
+from journal.archive.manifest import (
+    INDEX_SUFFIX,
+    NAME,
+    ArchiveManifest,
+    archived_index_name,
+    decode_archive_manifest,
+)
 from journal.errors import InvalidContent, StorageFailed
 from journal.wal.segments import JournalIdentity, read_header
 from journal.wal.storage import Storage
@@ -20,6 +26,7 @@ from journal.wal.storage_file import StorageFile
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
+REMEDY: Final = "restore it from a copy, or name a new place in [retention] archive"
 
 
 class ArchivePlace(Protocol):
@@ -35,6 +42,9 @@ class ArchivePlace(Protocol):
 
     def read(self, name: str) -> bytes | None:
         """Return a whole file; None if there is none."""
+
+    def names(self) -> set[str]:
+        """Return the names of all files; none, if the place does not exist."""
 
     def replace(self, name: str, data: bytes) -> None:
         """Make *name* hold *data*: all of it or, after a crash, its former content. Durable on return."""
@@ -153,14 +163,23 @@ class SegmentKeeper:
     def _read_manifest(self, identity: JournalIdentity) -> ArchiveManifest:
         if self._manifest is None:
             data = self._stored = self._place.read(NAME)
+            if data is None:
+                refuse_lost_manifest(self._place)
             try:
                 self._manifest = ArchiveManifest(identity) if data is None else decode_archive_manifest(data)
             except InvalidContent as error:
-                raise StorageFailed(f"{self._place.name}/{error}: move it away, and a new one begins") from error
+                raise StorageFailed(f"{self._place.name}/{error}: {REMEDY}") from error
         if self._manifest.identity != identity:
             owner, self._manifest = self._manifest.identity, None
             raise StorageFailed(f"{self._place.name} is the archive of {owner}: give every broker one of its own")
         return self._manifest
+
+
+def refuse_lost_manifest(place: ArchivePlace | ArchiveReader) -> None:
+    """Raise StorageFailed if *place*, which has no manifest, had one: an archived index comes after it. A new manifest
+    would begin behind everything that is archived, and readers with it."""
+    if any(name.endswith(INDEX_SUFFIX) for name in place.names()):
+        raise StorageFailed(f"{place.name} has lost its {NAME}: {REMEDY}")
 
 
 def digest(file: StorageFile) -> str:

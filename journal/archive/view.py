@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 
-from journal.archive.keeper import ArchiveReader
+from journal.archive.keeper import ArchiveReader, refuse_lost_manifest
 from journal.archive.manifest import NAME, ArchivedIndex, ArchivedSegment, ArchiveManifest, decode_archive_manifest
 from journal.errors import InvalidContent, StorageFailed
 
@@ -31,8 +31,10 @@ class ArchiveView:
 
 
 def read_manifest(place: ArchiveReader) -> ArchiveManifest | None:
-    """Read the manifest; None: there is none. Blocks. Raises StorageFailed."""
+    """Read the manifest; None: there is none yet. Blocks. Raises StorageFailed."""
     data = place.read(NAME)
+    if data is None:
+        refuse_lost_manifest(place)
     try:
         return None if data is None else decode_archive_manifest(data)
     except InvalidContent as error:

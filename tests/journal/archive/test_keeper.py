@@ -7,7 +7,8 @@ import pytest
 
 from journal.archive.directory import DirectoryPlace
 from journal.archive.keeper import SegmentKeeper
-from journal.archive.manifest import NAME, decode_archive_manifest
+from journal.archive.manifest import NAME, archived_index_name, decode_archive_manifest
+from journal.archive.view import read_manifest
 from journal.errors import StorageFailed
 from journal.wal.segments import JournalIdentity, Segments, segment_name
 from journal.wal.storage import DirectoryStorage
@@ -83,7 +84,9 @@ def test_an_archive_of_another_journal_or_with_a_changed_manifest_is_refused(
     storage.close()
     manifest = archive / NAME
     manifest.write_bytes(manifest.read_bytes().replace(b'"size":4096', b'"size":8192'))
-    with pytest.raises(StorageFailed, match=r"the chain breaks at segment 0.*: move it away, and a new one begins"):
+    with pytest.raises(
+        StorageFailed, match=r"the chain breaks at segment 0.*: restore it from a copy, or name a new place"
+    ):
         segments.drop_before(2 * SIZE, SegmentKeeper(DirectoryPlace(archive)))
     assert held(tmp_path / "data")[0] == SIZE
     manifest.unlink()
@@ -91,6 +94,25 @@ def test_an_archive_of_another_journal_or_with_a_changed_manifest_is_refused(
     with pytest.raises(StorageFailed, match="give every broker an archive of its own"):
         segments.drop_before(2 * SIZE, SegmentKeeper(DirectoryPlace(archive)))
     assert held(tmp_path / "data")[0] == SIZE
+
+
+def test_no_manifest_begins_where_one_was_lost(tmp_path: Path, segments: Segments) -> None:
+    """It would list nothing of what is archived, and readers would be moved past it."""
+    archive = tmp_path / "archive"
+    segments.drop_before(SIZE, SegmentKeeper(DirectoryPlace(archive)))
+    index = archive / archived_index_name(SIZE, "0" * 64)
+    index.touch()  # comes behind the manifest
+    manifest = (archive / NAME).read_bytes()
+    (archive / NAME).unlink()
+    for _ in range(2):
+        with pytest.raises(StorageFailed, match=r"has lost its manifest.jsonl: restore it from a copy, or name a new"):
+            segments.drop_before(2 * SIZE, SegmentKeeper(DirectoryPlace(archive)))
+    with pytest.raises(StorageFailed, match=r"has lost its manifest.jsonl"):
+        read_manifest(DirectoryPlace(archive))
+    assert held(tmp_path / "data")[0] == SIZE
+    (archive / NAME).write_bytes(manifest)
+    segments.drop_before(2 * SIZE, SegmentKeeper(DirectoryPlace(archive)))
+    assert listed(archive) == [0, SIZE]
 
 
 def test_of_two_that_archive_at_once_one_stops(tmp_path: Path, segments: Segments) -> None:

@@ -35,6 +35,9 @@ class MemoryPlace:
     def read(self, name: str) -> bytes | None:
         return self._files.get(name)
 
+    def names(self) -> set[str]:
+        return set(self._files)
+
     def replace(self, name: str, data: bytes) -> None:
         self._files[name] = data
 
