@@ -61,6 +61,7 @@ class Sender:
                         self._room.wait()
                         continue
                     if view is not None:
+                        self._maybe_start_thread()
                         handle = engine.add_first(time.monotonic(), view, wanted, flag, body)
                         self._wake_thread()  # it also sends the batch before this one
                 if handle is not None:
@@ -85,6 +86,7 @@ class Sender:
                         self._room.wait()
                         continue
                     if view is not None:
+                        self._maybe_start_thread()
                         engine.open_batch(time.monotonic(), view, wanted)
                         part = engine.maybe_add_run(topic, wanted, run, start)
                         assert part is not None, "there is room, and a new batch takes a message of any size"
@@ -193,14 +195,18 @@ class Sender:
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
-    def _wake_thread(self) -> None:
-        """Wake the sender thread, which the first batch starts, if it has anything to do. The lock is held."""
-        engine = self._engine
+    def _maybe_start_thread(self) -> None:
+        """Start the sender thread, before the first batch: a message that nobody would send must not be taken. The lock
+        is held."""
         if self._thread is None:
-            if not engine.is_empty:
-                self._thread = threading.Thread(target=self._run, name="metaq sender", daemon=True)
-                self._thread.start()
-        elif engine.has_sends or engine.has_connects or engine.next_due < self._wakes_at:
+            thread = threading.Thread(target=self._run, name="metaq sender", daemon=True)
+            thread.start()
+            self._thread = thread  # `close` joins no thread that could not be started
+
+    def _wake_thread(self) -> None:
+        """Wake the sender thread if it has anything to do. The lock is held."""
+        engine = self._engine
+        if engine.has_sends or engine.has_connects or engine.next_due < self._wakes_at:
             self._work.notify()
 
     def _run(self) -> None:

@@ -15,6 +15,7 @@ from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.messages import iter_frames
 from meta_client.protocol.requests import MultiPut, Put, Request, Version
 from meta_client.protocol.status import Status
+from tests.fixtures.no_threads import no_threads
 from tests.fixtures.zookeeper_tree import wait_until
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import HANG_UP, ok, opaque_of
@@ -86,6 +87,24 @@ def test_a_batch_without_an_answer_is_sent_again_with_its_number(quick: Client, 
     sent = batches(broker.peer.received)
     assert len(sent) == 3
     assert len({(batch.sequence, batch.body) for batch in sent}) == 1
+
+
+def test_a_thread_that_could_not_be_started_is_started_by_the_next_message(
+    zookeeper: Chroot, start_broker: StartBroker
+) -> None:
+    broker = start_broker(0, {"orders": 1}, stored)
+    with Client(zookeeper.connect, batching=QUICK) as client:
+        producer = client.producer()
+        for send in (
+            lambda: producer.send_async("orders", b"refused"),
+            lambda: producer.send_many("orders", [b"refused", b"refused"]),
+        ):
+            with no_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
+                send()
+        producer.send_async("orders", b"sent")
+        producer.flush(60)
+    payloads = [m.payload for batch in batches(broker.peer.received) for _, _, m in iter_frames(batch.body)]
+    assert payloads == [b"sent"]
 
 
 def test_a_refusal_is_final_and_flush_tells_it_once(quick: Client, start_broker: StartBroker) -> None:
