@@ -149,14 +149,15 @@ class Transactions:
             generations = None if self._session is None else Generations(self._session, name)
             brokers = Brokers(self._verbs(name, self._resolving), name)
             resolver = Resolver(brokers, name, opener, config.age_s, generations=generations)
-            made = self._resolver_threads[name] = ResolverThread(
+            made = ResolverThread(
                 Brokers(self._verbs(name, self._connections), name),
                 resolver,
                 config.interval_s,
                 self._closing(),
                 resolves=config.resolves,
             )
-        made.start()
+            made.start()
+            self._resolver_threads[name] = made  # not one that could not be started: the next transaction tries again
         return made
 
     def _verbs(self, name: TableName, connections: Transports) -> XaVerbs:

@@ -21,7 +21,7 @@ JOIN_S: Final = 10.0  # exceeds the wait for any single reply
 
 
 class ResolverThread:
-    """Resolver thread of one table. Any thread may call `send_commit`; it starts with the first, or with `start`."""
+    """Resolver thread of one table. Any thread may call `send_commit`, once it is started."""
 
     def __init__(
         self, brokers: Brokers, resolver: Resolver, interval_s: float, closing: Closing, *, resolves: bool
@@ -36,7 +36,6 @@ class ResolverThread:
         self._resolves = resolves
         self._queue: SimpleQueue[DecidedTransaction | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="metaq resolver", daemon=True)
-        self._starting = threading.Lock()
 
     @property
     def counts(self) -> Counts:
@@ -44,10 +43,8 @@ class ResolverThread:
         return self._resolver.counts
 
     def start(self) -> None:
-        """Start the thread. Idempotent."""
-        with self._starting:
-            if self._thread.ident is None and not self._ending.is_set():
-                self._thread.start()
+        """Start the thread. Once."""
+        self._thread.start()
 
     def send_commit(self, gtrid: str, brokers: Collection[int], *, waits: bool) -> None:
         """Send COMMIT to *brokers*; with *waits*, return once they have committed, or raise HeuristicOutcome,
@@ -79,7 +76,7 @@ class ResolverThread:
         self.closing.set()
         self._ending.set()
         self._queue.put(None)
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread():
             self._thread.join(JOIN_S)
 
     def _run(self) -> None:

@@ -17,6 +17,7 @@ from meta_client.producer.outgoing import STICKY_S
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
 from meta_client.transactions import CommitStep, NoDecisionTable, TransactionConfig
+from tests.fixtures.no_threads import no_threads
 from tests.fixtures.postgres import Database
 from tests.meta_client.transactions.conftest import PARTITIONS, World
 from zk.tree.nodes import Partition
@@ -424,6 +425,16 @@ def test_nothing_is_sent_by_a_client_that_is_closed(world: World) -> None:
     client.close()
     with closing(world.deciding.connect()) as connection, pytest.raises(Exception, match="closed"):
         client.transaction(connection)
+
+
+def test_a_resolver_that_could_not_be_started_is_started_by_the_next_transaction(world: World) -> None:
+    with closing(world.deciding.connect()) as connection:
+        connection.execute("SELECT 1")  # and the session of ZooKeeper has its threads
+        with no_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
+            world.work(1, connection=connection)
+        world.work(2, connection=connection)
+    world.wait_quiet()  # its rows are deleted, by nobody else here
+    world.check([2])
 
 
 def test_a_producer_in_a_branch_of_its_own_can_t_join(world: World) -> None:
