@@ -6,6 +6,9 @@ decisions, checkpoints, and the next start. Messages are accepted again once the
 
 Before that, they are refused while the file system has fewer bytes free than `disk_free_bytes_min`, the watermark. A
 slave, which can refuse nothing, stops reading from its master then, and before a segment for which there is no room.
+
+A segment whose file has lost its name is no matter of room, but ends as badly: what is written to it is lost with the
+process. Once that is seen, nothing is written any more.
 """
 
 import asyncio
@@ -18,6 +21,7 @@ from typing import Final
 from journal.errors import StorageFailed
 from journal.wal.open_journal import OpenJournal
 from journal.wal.reserve import is_full
+from journal.wal.segments import segment_name
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +43,7 @@ class DiskSpace:
         self._segments = journal.segments
         self._reserve = journal.segments.reserve
         self._why = ""
+        self._gone = ""  # reason, once a segment's file is gone: until the restart
         self._gives_up = False  # release the reserve with the next check
         self._next_check_at = self._press_at = 0.0
         self._checking: asyncio.Task[None] | None = None
@@ -55,7 +60,7 @@ class DiskSpace:
     @property
     def is_full(self) -> bool:
         """True while new messages are refused. Any thread."""
-        return bool(self._why or self._low)
+        return bool(self._gone or self._why or self._low)
 
     @property
     def is_out_of_room(self) -> bool:
@@ -68,6 +73,8 @@ class DiskSpace:
         return self._reason_out_of_room() or self._low
 
     def _reason_out_of_room(self) -> str:
+        if self._gone:
+            return self._gone
         preallocator = self._segments.preallocator
         failure = preallocator.failure
         if not self._why and failure is not None and not preallocator.may_retry and is_full(failure):
@@ -77,6 +84,8 @@ class DiskSpace:
     @property
     def why_at_end(self) -> str:
         """Reason nothing at all can be written any more, for clients: the rest is for the next starts."""
+        if self._gone:
+            return self._gone
         if not self._reason_out_of_room() or self._reserve.is_held:
             return ""
         left = self._segments.end - self._journal.end
@@ -96,13 +105,11 @@ class DiskSpace:
 
     def tick(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> bool:
         """Check for room, if that is due. True: retention must run now to make some."""
+        if self._gone:
+            return False
         now = time.monotonic()
         is_needed = bool(self.why_full)
-        if (
-            (is_needed or not self._reserve.is_held or self._gives_up or self.free_bytes_min)
-            and self._checking is None
-            and now >= self._next_check_at
-        ):
+        if self._checking is None and now >= self._next_check_at:
             self._next_check_at = now + CHECK_S
             self._checking = loop.create_task(self._check(loop, worker))
         if is_needed and now >= self._press_at:
@@ -116,6 +123,7 @@ class DiskSpace:
 
     async def _check(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
         try:
+            await self._look_for_segments(loop, worker)
             if self.free_bytes_min:
                 self._judge(await loop.run_in_executor(worker, _free_bytes, self._segments.storage.path))
             if not await loop.run_in_executor(worker, self._make_room) or not self._why:
@@ -128,6 +136,22 @@ class DiskSpace:
         self._why = ""
         self._segments.preallocator.may_retry = True  # at the next write
         log.warning("disk has room, new messages are taken again")
+
+    async def _look_for_segments(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+        """Refuse everything, until the restart, once a segment's file is gone. Raises StorageFailed."""
+        storage, before = self._segments.storage, {base for base, _ in self._segments}
+        names = set(await loop.run_in_executor(worker, storage.names))
+        now = [base for base, _ in self._segments]
+        # Retention deletes the first one's file before the segment itself goes.
+        gone = [segment_name(base) for base in now[1:] or now if base in before and segment_name(base) not in names]
+        if gone:
+            self._gone = f"{storage.path}/{gone[0]} was deleted or moved away: nothing was done, see the broker's log"
+            log.error(
+                "files of the journal are gone, nothing is written any more directory=%s names=%s: what they hold is "
+                "lost when this process ends: move them back, or copy them from /proc/%d/fd, where `ls -l` shows them "
+                "as deleted; then restart the broker",
+                *(storage.path, ",".join(gone), os.getpid()),
+            )
 
     def _judge(self, free: int) -> None:
         """Begin or end the refusal below the watermark."""

@@ -1,0 +1,105 @@
+"""Segments that somebody deletes, or moves away, under a running broker: what was acknowledged can be put back."""
+
+import contextlib
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from journal.records.xid import XaKey, Xid
+from meta_client.protocol.requests import Put, TransactionVerb
+from tests.fixtures.broker import BrokerProcess, wait_with
+from tests.fixtures.wire import Refused, WireClient
+
+CONFIG = """
+[broker]
+segment_bytes = 262144
+message_bytes_max = 65536
+checkpoint_bytes = 131072
+checkpoint_seconds = 1.0
+
+[topics.orders]
+partitions = 1
+"""
+IN_DOUBT = XaKey(Xid.of("in", "doubt"), "uq")
+V = TransactionVerb
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(tmp_path / "broker", None, config=CONFIG)
+    try:
+        yield broker.start()
+    finally:
+        broker.kill()
+    broker.audit()
+
+
+def segments(broker: BrokerProcess) -> list[Path]:
+    return sorted(broker.data.glob("*.journal"))
+
+
+def delete(broker: BrokerProcess) -> Callable[[], None]:
+    """Delete the first and the newest; returns how they are put back, as the log says."""
+    gone = [segments(broker)[0], segments(broker)[-1]]
+    for path in gone:
+        path.unlink()
+
+    def put_back() -> None:
+        for held in Path(f"/proc/{broker.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # others open and close files meanwhile
+                path = Path(str(held.readlink()).removesuffix(" (deleted)"))
+                if path in gone and not path.exists():
+                    shutil.copyfile(held, path)
+        assert all(path.exists() for path in gone)
+
+    return put_back
+
+
+def move(broker: BrokerProcess) -> Callable[[], None]:
+    newest = segments(broker)[-1]
+    elsewhere = newest.rename(broker.data.parent / newest.name)
+
+    def put_back() -> None:
+        elsewhere.rename(newest)
+
+    return put_back
+
+
+@pytest.mark.parametrize("lose", [delete, move])
+def test_nothing_is_written_any_more_and_what_was_acknowledged_can_be_put_back(
+    broker: BrokerProcess, lose: Callable[[BrokerProcess], Callable[[], None]]
+) -> None:
+    acknowledged: list[bytes] = []
+
+    def is_refused() -> bool:
+        body = b"%d." % len(acknowledged) + bytes(1_000)
+        answer = client.result(Put("orders", 0, 0, None, None, client.opaque(), body))
+        if not answer.is_success:
+            assert "was deleted or moved away: nothing was done" in answer.text
+            return True
+        acknowledged.append(body)
+        return False
+
+    with WireClient(broker.port) as client:
+        client.verb(V.BEGIN, IN_DOUBT)
+        client.put("orders", 0, b"in doubt", IN_DOUBT)
+        client.verb(V.PREPARE, IN_DOUBT)
+        for _ in itertools.takewhile(lambda _: len(segments(broker)) < 3, itertools.count()):
+            assert not is_refused()
+        put_back = lose(broker)
+        wait_with(is_refused, broker)
+        with pytest.raises(Refused, match="was deleted or moved away"):
+            client.verb(V.COMMIT_TWO_PHASE, IN_DOUBT)
+        assert is_refused()
+    put_back()
+    assert "files of the journal are gone, nothing is written any more" in broker.log
+    assert broker.stop() == 0
+    broker.start()
+    with WireClient(broker.port) as client:
+        client.verb(V.COMMIT_TWO_PHASE, IN_DOUBT)
+        found = [message.payload for _, message in client.read_all("orders", 0)]
+        assert found == [*acknowledged, b"in doubt"]
+        assert not is_refused()
