@@ -21,7 +21,7 @@ from typing import Final
 from journal.errors import StorageFailed
 from journal.wal.open_journal import OpenJournal
 from journal.wal.reserve import is_full
-from journal.wal.segments import segment_name
+from journal.wal.segments import Segments, segment_name
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +94,10 @@ class DiskSpace:
     def filled(self, error: StorageFailed) -> None:
         """Record that the disk is full, by *error*."""
         if not self._why:
-            self._why = f"the disk is full ({error}): nothing was done, send again once there is room"
+            hint = "; it has no inode left, for any file: delete some" if _is_out_of_inodes(self._segments) else ""
+            self._why = f"the disk is full ({error}{hint}): nothing was done, send again once there is room"
             self._press_at = 0.0
-            log.error("disk full, new messages are refused until there is room error=%s", error)
+            log.error("disk full, new messages are refused until there is room error=%s%s", error, hint)
 
     def give_up_reserve(self) -> None:
         """Release the reserve with the next check: retention needs the room to make more."""
@@ -200,7 +201,7 @@ class DiskSpace:
         has_reserve = self._reserve.is_held or self._reserve.find()
         if self._why:
             wanted = self._segments.segment_bytes + (0 if has_reserve else self._reserve.size)
-            if _free_bytes(self._segments.storage.path) < wanted:
+            if _is_out_of_inodes(self._segments) or _free_bytes(self._segments.storage.path) < wanted:
                 return False
         if not has_reserve:
             self._reserve.make()
@@ -214,3 +215,13 @@ def _free_bytes(path: str) -> int:
     except OSError as error:
         raise StorageFailed(f"{path}: {error.strerror}") from error
     return found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
+
+
+def _is_out_of_inodes(segments: Segments) -> bool:
+    """Return whether the file system has room for no other file, however many bytes are free. One without a table of
+    inodes says that it has none at all."""
+    try:
+        found = os.statvfs(segments.storage.path)
+    except OSError:
+        return False  # unknown
+    return found.f_files > 0 and not (found.f_ffree if os.geteuid() == 0 else found.f_favail)

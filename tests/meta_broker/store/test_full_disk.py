@@ -125,6 +125,30 @@ def test_new_messages_are_refused_and_everything_else_goes_on(tmp_path: Path) ->
         assert broker.stop() == 0
 
 
+def test_a_disk_without_inodes_is_full_until_it_has_some(tmp_path: Path) -> None:
+    """Though it has bytes enough."""
+    disk = tmp_path / "disk"
+    with small_disk(disk, "64m,nr_inodes=14"):
+        broker = BrokerProcess(disk, None, config=CONFIG)
+        try:
+            broker.start()
+            with WireClient(broker.port) as client:
+                count = fill(client)
+                assert "it has no inode left, for any file: delete some" in broker.log
+                ends = time.monotonic() + 3 * CHECK_S
+                while time.monotonic() < ends:
+                    assert REFUSED in try_put(client, count)
+                    time.sleep(0.1)
+                assert "disk has room" not in broker.log
+                enlarge(disk, "64m,nr_inodes=100")
+                wait_with(lambda: not try_put(client, count), broker)
+                assert stored(client) == list(map(body, range(count + 1)))
+            assert broker.stop() == 0
+        finally:
+            broker.kill()
+        broker.audit()
+
+
 @pytest.mark.parametrize("flush", ["sync", "interval:20"])
 @pytest.mark.parametrize("size", [1_000, 20_000])
 def test_messages_that_come_faster_than_they_are_written_are_refused_all_the_same(
