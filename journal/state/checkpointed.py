@@ -42,6 +42,7 @@ class CheckpointedState(ABC):
         # LSN of the newest checkpoint, from which the bytes to replay count, across restarts too.
         self.checkpoint_lsn = Lsn(recovered.end - recovered.replayed_bytes)
         self.durable_checkpoint_lsn = self.checkpoint_lsn  # the same, once its file is written
+        self.checkpointed_at: float | None = None  # when that was, on the monotonic clock; None: before this start
 
     def now_ms(self) -> int:
         """Return the time of the store's clock, used in records."""

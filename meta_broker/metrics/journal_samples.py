@@ -48,7 +48,10 @@ def archive_samples(context: Context) -> Iterator[Sample]:
 
 
 def _checkpoint_age_s(context: Context) -> float | None:
-    """Return the age of the newest checkpoint's file; None: there is none, or it can't be seen."""
+    """Return the age of the newest checkpoint, by the wall clock if it is from before the start; None: there is none,
+    or its file can't be seen."""
+    if (taken_at := context.store.source.checkpointed_at) is not None:
+        return time.monotonic() - taken_at
     try:
         numbers = checkpoint_numbers(context.store.journal.storage)
         written = (context.config.data / f"checkpoint.{numbers[-1]}").stat().st_mtime

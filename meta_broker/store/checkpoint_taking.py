@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def _write(
 
 def record_checkpoint(source: CheckpointedState, number: int, checkpoint: Checkpoint) -> None:
     """Record the durable checkpoint *number* in the journal, unless a master writes that, and in the log."""
-    source.durable_checkpoint_lsn = Lsn(checkpoint.lsn)
+    source.durable_checkpoint_lsn, source.checkpointed_at = Lsn(checkpoint.lsn), time.monotonic()
     source.on_checkpoint(number, checkpoint)
     log.info("checkpoint written number=%d lsn=%d branches=%d", number, checkpoint.lsn, len(checkpoint.branches))
 

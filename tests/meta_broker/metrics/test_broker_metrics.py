@@ -1,6 +1,7 @@
 """Every number of a broker's admin port is brought about, and compared with what happened."""
 
 import contextlib
+import os
 import re
 import socket
 import threading
@@ -123,6 +124,8 @@ def test_the_journal_is_measured(broker: BrokerProcess) -> None:
         assert replay is not None
         assert replay > written
         assert client.result(TakeCheckpoint(1)).is_success
+        for path in broker.data.glob("checkpoint.*"):
+            os.utime(path, (0, 0))  # as one looks once the wall clock was set by decades
         after = scrape(broker)
     assert (after.get("metaq_replay_bytes") or 0) < replay
     age_s = after.get("metaq_checkpoint_age_seconds")
