@@ -8,9 +8,13 @@ from meta_client.protocol.errors import MetaError
 _ACCESS: Final = "give --data a directory that this user can read and write"
 _ROOM: Final = "make room there, or give --data a directory on a larger disk"
 _DISK: Final = "the disk is failing: see the kernel's log, and copy the directory before anything else"
+_LOCKS: Final = "give --data a directory on a disk of this machine, or on a file system whose locks work"
+_FILES: Final = "raise the limit of open files (ulimit -n)"
 _REMEDIES: Final = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR), _ACCESS),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
+    **dict.fromkeys((errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK), _LOCKS),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), _FILES),
     errno.EIO: _DISK,
 }
 

@@ -247,6 +247,23 @@ def test_a_disk_that_fails(kept: Path, config: Path) -> None:
     assert REMEDY not in line
 
 
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace, which has a lock refused")
+@pytest.mark.parametrize(
+    ("error", "text"), [("EOPNOTSUPP", "Operation not supported"), ("ENOLCK", "No locks available")]
+)
+def test_a_file_system_without_locks(error: str, text: str, tmp_path: Path) -> None:
+    without = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject=flock:error={error}", sys.executable]
+    line = start("--data", tmp_path / "data", "--id", 0, "--port", 0, prefix=without)
+    remedy = "give --data a directory on a disk of this machine, or on a file system whose locks work"
+    assert line == f"{tmp_path}/data: cannot be locked: {text}: {remedy}"
+
+
+def test_a_limit_of_open_files_that_is_too_low(tmp_path: Path) -> None:
+    limited = ["bash", "-c", 'ulimit -n 16; exec "$0" "$@"', sys.executable]
+    line = start("--data", tmp_path / "data", "--id", 0, "--port", 0, prefix=limited)
+    assert line == f"{tmp_path}/data: Too many open files: raise the limit of open files (ulimit -n)"
+
+
 def test_a_path_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     """Nobody could be told of it: the broker would not report its journal's end, nor take a back-up."""
     directory = tmp_path / os.fsdecode(b"b\xff")
