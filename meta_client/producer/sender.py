@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from types import BuiltinMethodType
 from typing import Concatenate, ParamSpec
 
 from meta_client.metadata.topology import Directory
@@ -40,7 +41,9 @@ class Sender:
         self._connections = connections
         self._lock = threading.Lock()  # guards the engine and the next four
         self._engine = SendingEngine(config, new_session_id()[-64:], SendHandle)
-        self.quick_add = self._engine.quick_add(self._lock.locked)
+        # gevent's locks are not the interpreter's, which the core asks.
+        has_core = isinstance(self._lock.locked, BuiltinMethodType)
+        self.quick_add = self._engine.quick_add(self._lock.locked) if has_core else None
         self._work = threading.Condition(self._lock)  # the thread waits here
         self._room = threading.Condition(self._lock)  # add and flush wait here
         self._wakes_at = math.inf  # when the waiting thread looks again; monotonic

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from _thread import allocate_lock
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -105,6 +106,39 @@ def test_a_thread_that_could_not_be_started_is_started_by_the_next_message(
         producer.flush(60)
     payloads = [m.payload for batch in batches(broker.peer.received) for _, _, m in iter_frames(batch.body)]
     assert payloads == [b"sent"]
+
+
+class GreenLock:
+    """A lock written in Python, as gevent puts in the place of the interpreter's."""
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        return self._lock.acquire(blocking, timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def locked(self) -> bool:
+        return self._lock.locked()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+def test_locks_may_be_gevent_s(zookeeper: Chroot, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = start_broker(0, {"orders": 1}, stored)
+    monkeypatch.setattr(threading, "Lock", GreenLock)
+    with Client(zookeeper.connect, batching=QUICK) as client:
+        producer = client.producer()
+        for _ in range(3):
+            producer.send_async("orders", b"x")
+        producer.flush(60)
+    assert sum(batch.count for batch in batches(broker.peer.received)) == 3
 
 
 def test_a_refusal_is_final_and_flush_tells_it_once(quick: Client, start_broker: StartBroker) -> None:
