@@ -45,6 +45,7 @@ class Statements:
     rows: str  # GRACE_S, age in seconds, how many
     recorded: str  # gtrids from `listed`; the record of each
     kept: str  # age in seconds, how many; the same
+    clock: str  # seconds since 1970
     old_rollbacks: str  # age in seconds, how many; their gtrids
     delete: str  # gtrids from `listed`
     delete_kept: str  # the same, except rows with a hazard
@@ -64,6 +65,7 @@ class Dialect:
     now: str
     ago: str  # the time {mark} seconds ago
     age_s: str  # a row's age in seconds
+    clock_s: str  # seconds since 1970
     among: str  # condition: gtrid is in {mark}, a parameter from `listed`
     is_young: str  # condition: the running transaction (and {began}, if used) is younger than {age_s} seconds
     new_id: str  # 32 hexadecimal digits
@@ -114,6 +116,7 @@ class Dialect:
             kept=f"{recorded}\n"
             f"WHERE hazard IS NOT NULL OR (outcome = 'commit' AND decided_at < {ago})\n"
             f"ORDER BY hazard IS NULL, decided_at LIMIT {mark}",
+            clock=f"SELECT {self.clock_s}",
             old_rollbacks=f"SELECT gtrid FROM {table}\n"
             f"WHERE outcome = 'rollback' AND hazard IS NULL AND decided_at < {ago} LIMIT {mark}",
             delete=delete,
@@ -150,6 +153,7 @@ POSTGRES: Final = Dialect(
     now="clock_timestamp()",
     ago="clock_timestamp() - make_interval(secs => {mark})",
     age_s="extract(epoch FROM clock_timestamp() - decided_at)",
+    clock_s="extract(epoch FROM clock_timestamp())",
     among="gtrid = ANY({mark})",
     is_young="clock_timestamp() - transaction_timestamp() < make_interval(secs => {age_s})",
     new_id="replace(gen_random_uuid()::text, '-', '')",
@@ -174,6 +178,7 @@ SQLITE: Final = Dialect(
     now=_SQLITE_NOW,
     ago=f"{_SQLITE_NOW} - {{mark}}",
     age_s=f"{_SQLITE_NOW} - decided_at",
+    clock_s=_SQLITE_NOW,
     among=_AMONG_JSON,
     is_young=f"{_SQLITE_NOW} - {{began}} < {{age_s}}",
     new_id="lower(hex(randomblob(16)))",
@@ -194,6 +199,7 @@ MYSQL: Final = Dialect(
     now="CURRENT_TIMESTAMP(6)",
     ago="CURRENT_TIMESTAMP(6) - INTERVAL {mark} SECOND",
     age_s="TIMESTAMPDIFF(MICROSECOND, decided_at, CURRENT_TIMESTAMP(6)) / 1000000",
+    clock_s="UNIX_TIMESTAMP(CURRENT_TIMESTAMP(6))",
     among=f"gtrid IN (SELECT name FROM {_NAMED})",
     is_young="UNIX_TIMESTAMP() - {began} < {age_s}",
     new_id="REPLACE(UUID(), '-', '')",

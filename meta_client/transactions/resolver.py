@@ -21,6 +21,7 @@ from meta_client.transactions.errors import OtherTable
 from meta_client.transactions.generation import Generations
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import DecisionTable, Opener, Row, RowDecision
+from meta_client.transactions.table_clock import TableClock
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class Resolver:
         self._through: set[str] = set()  # confirmed too, with rows too young to be deleted
         self._problems: dict[str, str] = {}  # logged and still present
         self._next_sweep = 0.0
+        self._table_clock = TableClock()
         self._pass_ended_at: float | None = None  # end of the last pass
 
     def finish(self, decided: Iterable[DecidedTransaction]) -> None:
@@ -185,7 +187,8 @@ class Resolver:
         self._delete_done(table)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
-            self._count_deleted(table.delete_kept())
+            if self._table_clock.is_confirmed(table.clock_s(), now):
+                self._count_deleted(table.delete_kept())
         if not is_sound:  # it reports failures without saying whether the connection is still usable
             self.close()
 

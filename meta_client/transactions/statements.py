@@ -87,6 +87,10 @@ class SqlTable:
         for first in range(0, len(gtrids), NAMES_AT_ONCE):
             self._do(self._statements.delete, (self._statements.listed(gtrids[first : first + NAMES_AT_ONCE]),))
 
+    def clock_s(self) -> float:
+        ((clock_s,),) = self._ask(self._statements.clock, ())
+        return float(clock_s)
+
     def delete_kept(self) -> int:
         # Select, then delete by key: a searching deletion may wait for every row it passes.
         total, deleted = 0, -1

@@ -96,6 +96,9 @@ class DecisionTable(Protocol):
     def delete(self, gtrids: Sequence[str]) -> None:
         """Delete the rows of finished transactions."""
 
+    def clock_s(self) -> float:
+        """Return the database's clock, in seconds since 1970."""
+
     def delete_kept(self) -> int:
         """Delete the rows of transactions rolled back so long ago that none can commit any more; return their
         number."""

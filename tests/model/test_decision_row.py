@@ -182,6 +182,10 @@ class _Table:
             for gtrid in gtrids:
                 database.rows.pop(gtrid, None)
 
+    def clock_s(self) -> float:
+        with self._asked() as database:
+            return database.now
+
     def delete_kept(self) -> int:
         with self._asked() as database:
             old = [gtrid for gtrid, since in database.kept.items() if database.now - since > KEEP_S]
@@ -385,7 +389,8 @@ class DecisionRowMachine(Counted):
     def _look(self, process: _Process) -> None:
         try:
             self._resolver(process, _Asking(self.brokers, process)).run_pass()
-        except (Dead, _Cancelled):
+            _Table(self.database, process).delete_kept()  # as one that has run for long enough
+        except (Dead, _Cancelled, Unreachable):
             return
 
     def _resolver(self, process: _Process, asking: _Asking) -> Resolver:
