@@ -1,4 +1,4 @@
-"""What threads of Python can do at most: two round trips, as a branch has, to a server that does next to nothing.
+"""Two round trips by threads of Python, as a branch has, to a server that does next to nothing: their upper limit.
 
     python -m bench.round_trips [THREADS]...
 
@@ -28,7 +28,7 @@ SECONDS = 4.0
 
 
 class _Log:
-    """What has arrived and is not answered, and the file."""
+    """The file, and requests that have arrived and are not answered."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
