@@ -14,8 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from py4j.java_gateway import java_import  # type: ignore[import-untyped]  # py4j ships no types
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -28,6 +27,8 @@ from zk.embedded.java import java_home, shim_home
 LOCAL_MASTER: Final = "local[*]"
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _MASTER: Final = re.compile(r"local(\[([1-9]\d*|\*)(, *\d+)?\])?|yarn|(spark|k8s)://\S+")
+# Java classes that PySpark names for each column, and that py4j would look for in every jar each time.
+_OF_EVERY_COLUMN: Final = ("PythonUtils", "functions", "org.apache.spark.sql.functions")
 _LOGGING: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -90,8 +91,8 @@ def spark_session(
                 "--packages and --conf"
             ) from error
         try:
-            # Used for every list of columns, and otherwise looked for in each jar of several packages every time.
-            java_import(spark.sparkContext._jvm, "org.apache.spark.api.python.PythonUtils")
+            for name in _OF_EVERY_COLUMN:
+                setattr(spark.sparkContext._jvm, name, getattr(spark.sparkContext._jvm, name))
             if is_standalone:
                 wait_for_executors(spark, master)
             if not is_local and SHUFFLE_PARTITIONS not in options:
