@@ -140,12 +140,9 @@ class DiskSpace:
 
     async def _look_for_segments(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
         """Refuse everything, until the restart, once a segment's file is gone. Raises StorageFailed."""
-        storage, before = self._segments.storage, {base for base, _ in self._segments}
-        names = set(await loop.run_in_executor(worker, storage.names))
-        now = [base for base, _ in self._segments]
-        # Retention deletes the first one's file before the segment itself goes.
-        gone = [segment_name(base) for base in now[1:] or now if base in before and segment_name(base) not in names]
-        if gone:
+        storage = self._segments.storage
+        # Twice: a listing may pass over a file that is replaced meanwhile.
+        if await self._without_file(loop, worker) and (gone := await self._without_file(loop, worker)):
             self._gone = f"{storage.path}/{gone[0]} was deleted or moved away: nothing was done, see the broker's log"
             log.error(
                 "files of the journal are gone, nothing is written any more directory=%s names=%s: what they hold is "
@@ -153,6 +150,14 @@ class DiskSpace:
                 "as deleted; then restart the broker",
                 *(storage.path, ",".join(gone), os.getpid()),
             )
+
+    async def _without_file(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> list[str]:
+        """Return the names of segments that the directory does not list. Raises StorageFailed."""
+        before = {base for base, _ in self._segments}
+        names = set(await loop.run_in_executor(worker, self._segments.storage.names))
+        now = [base for base, _ in self._segments]
+        # Retention deletes the first one's file before the segment itself goes.
+        return [segment_name(base) for base in now[1:] or now if base in before and segment_name(base) not in names]
 
     def _judge(self, free: int) -> None:
         """Begin or end the refusal below the watermark."""
