@@ -133,7 +133,7 @@ class Sender:
             self._room.wait_for(lambda: engine.is_empty, CLOSE_TIMEOUT_S)
             thread = self._thread
         self._tell(self._end)
-        if thread is not None:
+        if thread is not None and thread.ident is not None:
             thread.join()
 
     def _end(self, now: float) -> None:
@@ -202,9 +202,9 @@ class Sender:
         """Start the sender thread, before the first batch: a message that nobody would send must not be taken. The lock
         is held."""
         if self._thread is None:
-            thread = threading.Thread(target=self._run, name="metaq sender", daemon=True)
-            thread.start()
-            self._thread = thread  # `close` joins no thread that could not be started
+            self._thread = threading.Thread(target=self._run, name="metaq sender", daemon=True)
+        if self._thread.ident is None:  # also after a start that the system refused, or an interrupt cut short
+            self._thread.start()
 
     def _wake_thread(self) -> None:
         """Wake the sender thread if it has anything to do. The lock is held."""

@@ -116,7 +116,8 @@ class Transactions:
 
     def resolver_thread(self, name: TableName, session: Session) -> ResolverThread:
         """Return the resolver thread of table *name*, made from *session* if there is none."""
-        return self._resolver_threads.get(name) or self._start_resolver(name, session.opener())
+        known = self._resolver_threads.get(name)
+        return known if known is not None and known.is_started else self._start_resolver(name, session.opener())
 
     def counts(self) -> dict[str, Counts]:
         """Return the resolver's counts, by table id."""
@@ -144,21 +145,20 @@ class Transactions:
         with self._lock:
             if self._is_closed:
                 raise ClientClosed("the client is closed: make a new one")
-            if (known := self._resolver_threads.get(name)) is not None:
-                return known
-            generations = None if self._session is None else Generations(self._session, name)
-            brokers = Brokers(self._verbs(name, self._resolving), name)
-            resolver = Resolver(brokers, name, opener, config.age_s, generations=generations)
-            made = ResolverThread(
-                Brokers(self._verbs(name, self._connections), name),
-                resolver,
-                config.interval_s,
-                self._closing(),
-                resolves=config.resolves,
-            )
-            made.start()
-            self._resolver_threads[name] = made  # not one that could not be started: the next transaction tries again
-        return made
+            if (thread := self._resolver_threads.get(name)) is None:
+                generations = None if self._session is None else Generations(self._session, name)
+                brokers = Brokers(self._verbs(name, self._resolving), name)
+                resolver = Resolver(brokers, name, opener, config.age_s, generations=generations)
+                thread = self._resolver_threads[name] = ResolverThread(
+                    Brokers(self._verbs(name, self._connections), name),
+                    resolver,
+                    config.interval_s,
+                    self._closing(),
+                    resolves=config.resolves,
+                )
+            # Known before it runs, so that `close` ends it whatever is raised here; begun again, if it could not start.
+            thread.start()
+        return thread
 
     def _verbs(self, name: TableName, connections: Transports) -> XaVerbs:
         return XaVerbs(self._topology, connections, name.qualifier, self._session_id)

@@ -42,9 +42,14 @@ class ResolverThread:
         """Totals of the resolver."""
         return self._resolver.counts
 
+    @property
+    def is_started(self) -> bool:
+        return self._thread.ident is not None
+
     def start(self) -> None:
-        """Start the thread. Once."""
-        self._thread.start()
+        """Start the thread, unless it is started. One thread at a time."""
+        if not self.is_started:
+            self._thread.start()
 
     def send_commit(self, gtrid: str, brokers: Collection[int], *, waits: bool) -> None:
         """Send COMMIT to *brokers*; with *waits*, return once they have committed, or raise HeuristicOutcome,
@@ -76,7 +81,7 @@ class ResolverThread:
         self.closing.set()
         self._ending.set()
         self._queue.put(None)
-        if self._thread is not threading.current_thread():
+        if self.is_started and self._thread is not threading.current_thread():
             self._thread.join(JOIN_S)
 
     def _run(self) -> None:

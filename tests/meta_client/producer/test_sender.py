@@ -16,7 +16,7 @@ from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.messages import iter_frames
 from meta_client.protocol.requests import MultiPut, Put, Request, Version
 from meta_client.protocol.status import Status
-from tests.fixtures.no_threads import no_threads
+from tests.fixtures.no_threads import interrupted_starts, no_threads, running
 from tests.fixtures.zookeeper_tree import wait_until
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import HANG_UP, ok, opaque_of
@@ -104,6 +104,21 @@ def test_a_thread_that_could_not_be_started_is_started_by_the_next_message(
                 send()
         producer.send_async("orders", b"sent")
         producer.flush(60)
+    payloads = [m.payload for batch in batches(broker.peer.received) for _, _, m in iter_frames(batch.body)]
+    assert payloads == [b"sent"]
+
+
+def test_an_interrupt_once_the_thread_has_started_leaves_that_one(zookeeper: Chroot, start_broker: StartBroker) -> None:
+    """Not another one beside it, nor one that outlives its client."""
+    broker, former = start_broker(0, {"orders": 1}, stored), running("metaq sender")
+    with Client(zookeeper.connect, batching=QUICK) as client:
+        producer = client.producer()
+        with interrupted_starts("metaq sender"), pytest.raises(KeyboardInterrupt):
+            producer.send_async("orders", b"not taken")
+        producer.send_async("orders", b"sent")
+        producer.flush(60)
+        assert len(running("metaq sender") - former) == 1
+    assert not running("metaq sender") - former
     payloads = [m.payload for batch in batches(broker.peer.received) for _, _, m in iter_frames(batch.body)]
     assert payloads == [b"sent"]
 

@@ -17,7 +17,7 @@ from meta_client.producer.outgoing import STICKY_S
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
 from meta_client.transactions import CommitStep, NoDecisionTable, TransactionConfig
-from tests.fixtures.no_threads import no_threads
+from tests.fixtures.no_threads import interrupted_starts, no_threads, running
 from tests.fixtures.postgres import Database
 from tests.meta_client.transactions.conftest import PARTITIONS, World
 from zk.tree.nodes import Partition
@@ -435,6 +435,17 @@ def test_a_resolver_that_could_not_be_started_is_started_by_the_next_transaction
         world.work(2, connection=connection)
     world.wait_quiet()  # its rows are deleted, by nobody else here
     world.check([2])
+
+
+def test_a_resolver_whose_start_was_interrupted_ends_with_its_client(world: World) -> None:
+    former = running("metaq resolver")
+    with Client(world.zookeeper) as client, closing(world.deciding.connect()) as connection:
+        with interrupted_starts("metaq resolver"), pytest.raises(KeyboardInterrupt):
+            client.transaction(connection).__enter__()
+        with client.transaction(connection) as transaction:
+            transaction.send("orders", b"1")
+        assert len(running("metaq resolver") - former) == 1
+    assert not running("metaq resolver") - former
 
 
 def test_a_producer_in_a_branch_of_its_own_can_t_join(world: World) -> None:
