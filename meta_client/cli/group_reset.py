@@ -101,12 +101,12 @@ def reset(
             tell(f"warning: {members_text(group, alive)}")
         steps: list[tuple[list[Move], bool | None]] = []
 
-        def note(moves: list[Move], is_done: bool | None) -> None:
+        def record(moves: list[Move], is_done: bool | None) -> None:
             if not steps:  # at the end, since a slow reader would hold up members; and also after Ctrl-C
                 at_end.callback(lambda: _print(group, *steps[-1], as_json=as_json))
             steps.append((moves, is_done))
 
-        run_reset(client, offsets, group, keys, target, members if yes else None, note)
+        run_reset(client, offsets, group, keys, target, members if yes else None, record)
     if not yes:
         click.echo("nothing was changed: say --yes to do it", err=True)
 
