@@ -45,7 +45,7 @@ class Statements:
     rows: str  # GRACE_S, age in seconds, how many
     recorded: str  # gtrids from `listed`; the record of each
     kept: str  # age in seconds, how many; the same
-    clock: str  # seconds since 1970
+    read_clock: str  # none; the database's clock
     old_rollbacks: str  # age in seconds, how many; their gtrids
     delete: str  # gtrids from `listed`
     delete_kept: str  # the same, except rows with a hazard
@@ -65,7 +65,7 @@ class Dialect:
     now: str
     ago: str  # the time {mark} seconds ago
     age_s: str  # a row's age in seconds
-    clock_s: str  # seconds since 1970
+    clock_s: str  # its clock, in seconds since 1970
     among: str  # condition: gtrid is in {mark}, a parameter from `listed`
     is_young: str  # condition: the running transaction (and {began}, if used) is younger than {age_s} seconds
     new_id: str  # 32 hexadecimal digits
@@ -116,7 +116,7 @@ class Dialect:
             kept=f"{recorded}\n"
             f"WHERE hazard IS NOT NULL OR (outcome = 'commit' AND decided_at < {ago})\n"
             f"ORDER BY hazard IS NULL, decided_at LIMIT {mark}",
-            clock=f"SELECT {self.clock_s}",
+            read_clock=f"SELECT {self.clock_s}",
             old_rollbacks=f"SELECT gtrid FROM {table}\n"
             f"WHERE outcome = 'rollback' AND hazard IS NULL AND decided_at < {ago} LIMIT {mark}",
             delete=delete,

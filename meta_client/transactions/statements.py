@@ -88,7 +88,7 @@ class SqlTable:
             self._do(self._statements.delete, (self._statements.listed(gtrids[first : first + NAMES_AT_ONCE]),))
 
     def clock_s(self) -> float:
-        ((clock_s,),) = self._ask(self._statements.clock, ())
+        ((clock_s,),) = self._ask(self._statements.read_clock, ())
         return float(clock_s)
 
     def delete_kept(self) -> int:

@@ -4,6 +4,9 @@ import os
 import pty
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
 
 import pytest
 
@@ -33,13 +36,21 @@ def test_lines_once_a_second_and_none_before(
     assert capsys.readouterr().err == "searched orders/0-0 up to offset 250 of 500\n"
 
 
-def test_a_bar_on_a_terminal_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, IO[str]]]:
+    """Have progress, told at once, go to a terminal: its other end, and what is written to."""
     primary, terminal = pty.openpty()
-    shown = b""
     with os.fdopen(terminal, "w") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setattr(progress_module, "TELL_EVERY_S", 0.0)
+        yield primary, screen
+    os.close(primary)
+
+
+def test_a_bar_on_a_terminal_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = b""
+    with on_terminal(monkeypatch) as (primary, screen):
         with Progress("sent", "messages", 40) as progress:
             progress.at(20)
             while b"20/40" not in shown:  # or pytest's timeout
@@ -51,7 +62,6 @@ def test_a_bar_on_a_terminal_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> 
         screen.flush()
         while not shown.endswith(b"\x1b[2K"):  # the line is wiped
             shown += os.read(primary, 65536)
-    os.close(primary)
 
 
 def test_a_terminal_sees_how_much_is_read_of_what_goes_elsewhere(
@@ -59,15 +69,10 @@ def test_a_terminal_sees_how_much_is_read_of_what_goes_elsewhere(
 ) -> None:
     broker = Genuine(3)
     start_broker(0, {"orders": 1}, broker)
-    primary, terminal = pty.openpty()
     shown = b""
-    with os.fdopen(terminal, "w") as screen:
-        monkeypatch.setattr(sys, "stderr", screen)
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setattr(progress_module, "TELL_EVERY_S", 0.0)
+    with on_terminal(monkeypatch) as (primary, screen):
         assert metaq("consume", "orders")[:2] == (0, "0\n1\n2\n")
         screen.flush()
         while b"/%d" % broker.starts[3] not in shown:  # or pytest's timeout
             shown += os.read(primary, 65536)
-    os.close(primary)
     assert b"read" in shown
