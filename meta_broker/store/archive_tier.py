@@ -117,7 +117,7 @@ class ArchiveTier:
         at = bisect_left(candidates, True, key=lambda each: self._range_in(each, name).end > offset)
         if at < len(candidates) and self._range_in(candidates[at], name).start <= offset:
             return self._open(candidates[at]).partition(name)
-        raise StorageFailed(f"the archive lists no index for offset {offset} of {name}: restore its manifest")
+        raise self._missing(f"offset {offset} of {name} is in no index that the archive lists")
 
     def at_time(self, name: PartitionName, log: PartitionIndex, time_ms: int) -> int:
         """Return the first archived offset of *time_ms* or later; the start of *log* if there is none."""
@@ -140,18 +140,19 @@ class ArchiveTier:
             pass
         segment = self._known().segment_of(lsn)
         if segment is None:
-            self._maybe_list()
-            error = ObjectMissing(
-                f"LSN {lsn} is in no segment of the journal, and in none that the archive lists: name the archive that "
-                f"has it, or copy its files here"
-            )
-            log.error("not read from the archive error=%s", error)
-            raise error
+            raise self._missing(f"LSN {lsn} is in no segment of the journal, and in none that the archive lists")
         try:
             return segment.base, self.cache.get(segment, open_file)
         except ObjectMissing:
             self._maybe_list()
             raise
+
+    def _missing(self, what: str) -> ObjectMissing:
+        """Return the error for *what*, which the manifest lacks: this place is new, or has an older manifest."""
+        self._maybe_list()
+        error = ObjectMissing(f"{what}: name the archive that has it, or copy its files and manifest here")
+        log.error("not read from the archive error=%s", error)
+        return error
 
     def at_hand(self, places: list[JournalSlice]) -> list[JournalSlice]:
         """Return as many of *places*, of which there is one at least, as can be read now; or raise ArchiveCold."""

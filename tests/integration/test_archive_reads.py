@@ -423,12 +423,14 @@ def test_many_readers_of_one_segment_download_it_once(tmp_path: Path, archive: P
         assert counted(broker, "downloads") == files
 
 
-def test_another_place_begins_where_its_first_segment_does(tmp_path: Path, archive: Path) -> None:
-    """Until it has one nobody is moved past what the former place has."""
+@pytest.mark.parametrize("cuts", [1, 2])
+def test_another_place_begins_where_its_first_segment_does(tmp_path: Path, archive: Path, cuts: int) -> None:
+    """Until it has one nobody is moved past what the former place has, be its last index still here or not."""
     second = tmp_path / "second"
     with running(started(tmp_path / "data", str(archive))) as broker:
-        recorded(broker, 1, 300)
-        wait_archived(broker)
+        for _ in range(cuts):
+            recorded(broker, 1, 300)
+            wait_archived(broker)
         assert broker.stop() == 0
         broker.config_path.write_text(broker.config_path.read_text().replace(str(archive), str(second)))
         broker.start()
