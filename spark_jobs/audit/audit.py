@@ -9,24 +9,24 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.storagelevel import StorageLevel
 
 from journal.errors import StorageFailed
-from journal.records.header import RecordType
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import read_watermark
 from spark_jobs.audit import transforms
 from spark_jobs.audit.archive_check import ArchiveResult, check_archive, is_archive
 from spark_jobs.audit.checkpoint_files import Checkpoints, read_checkpoints
+from spark_jobs.audit.findings import SUM
 from spark_jobs.audit.index_files import ReadIndexes, read_indexes
 from spark_jobs.audit.range_check import RangeResult, ReadRange, Vouchers, check_range
 from spark_jobs.audit.report import CLAIMS, AuditReport, CheckResult, Example, SourcedClaim, Totals
 from spark_jobs.source.data_source import FORMAT, register
 from spark_jobs.source.directory import SegmentSlice
 from spark_jobs.source.locations import JournalLocation, plan
-from spark_jobs.source.schemas import BAD, FindingRow, StartRow, arrow_table
+from spark_jobs.source.schemas import BAD, BranchRow, CheckpointRow, FindingRow, PartitionRow, StartRow, arrow_table
 
 EXAMPLES_MAX: Final = 10  # a check
 
@@ -154,12 +154,11 @@ class _Audit:
         found = transforms.all_findings(self._findings(ends))
         if bad:
             found = transforms.mark_explained(found, self._adjacent())
-        else:
-            found = found.withColumn("explained", F.lit(False))
         # The checks' parts, some twenty times the shuffle's, are nearly all empty.
         found = keep(self._kept, found.coalesce(self._spark.sparkContext.defaultParallelism))
-        counts = found.groupBy("check", "problem").agg(F.count("*"), F.count_if("explained")).collect()
-        examples = _first_of_each(found).collect() if counts else []
+        explained = "count_if(explained)" if bad else "0"
+        counts = found.groupBy("check", "problem").agg(F.count("*"), F.expr(explained)).collect()
+        examples = _first_of_each(found, "explained" if bad else "lsn").collect() if counts else []
         results = tuple(self._results(totals, ends, counts, examples))
         return AuditReport(str(self._place), results, totals, tuple(self._evidence(totals, ends)), ends.vouched_end)
 
@@ -178,96 +177,106 @@ class _Audit:
             return
         row = (
             transforms.confirmed(self._earlier)
-            .agg(_number(F.count("*"), "all"), _number(F.count_if("confirmed"), "confirmed"))
+            .selectExpr("count(*) AS branches", "count_if(confirmed) AS confirmed")
             .first()
         )
         assert row is not None
-        if row["all"]:
-            claim = f"of {row['all']:,} branches that began before LSN {first} and committed, "
+        if row["branches"]:
+            claim = f"of {row['branches']:,} branches that began before LSN {first} and committed, "
             copies = "relocated copies of their messages"
             yield SourcedClaim(f"{claim}{row['confirmed']:,} published what was put", first, end, copies)
-            if others := row["all"] - row["confirmed"]:
+            if others := row["branches"] - row["confirmed"]:
                 why = "some of their messages are deleted"
                 yield SourcedClaim(f"{claim}{others:,} published what was put", first, end, why, is_vouched=False)
 
-    def _findings(self, ends: RangeResult) -> dict[str, DataFrame]:
-        records, ranges, by_branch, first_lsn = self.records, self._ranges, self.branches, self._first_lsn
-        starts = self._spark.createDataFrame(arrow_table(StartRow, self._checkpoints.log_starts()))
-        is_from_birth = first_lsn == 0
-        # Without the journal's beginning and without a checkpoint, the start of a partition's log is unknown.
-        default_start = 0 if is_from_birth or self._checkpoints.newest is not None else None
-        kept, partitions, live = self._checkpoints.rows(self._spark, first_lsn)
-        skips = transforms.skips(records)
-        newest = self._checkpoints.newest
-        outcomes = transforms.outcome_findings(by_branch, first_lsn).unionAll(
-            transforms.assignment_findings(records, by_branch, first_lsn)
-        )
-        checkpoints = (
-            transforms.position_findings(records, kept, first_lsn)
-            .unionAll(transforms.partition_findings(ranges.unionAll(skips), kept, partitions, starts, first_lsn))
-            .unionAll(transforms.branch_findings(records, by_branch, kept, live, first_lsn, newest))
-            .unionAll(self._checkpoints.damage(self._spark))
-        )
-        if self._earlier is not None:
-            outcomes = outcomes.unionAll(transforms.commit_sum_findings(self._earlier))
-            checkpoints = checkpoints.unionAll(transforms.relocated_branch_findings(records, live, first_lsn))
+    def _findings(self, ends: RangeResult) -> dict[str, list[DataFrame]]:
+        records, by_branch, first_lsn = self.records, self.branches, self._first_lsn
+        is_from_birth, newest = first_lsn == 0, self._checkpoints.newest
+        starts = self._rows(StartRow, self._checkpoints.log_starts())
+        # From its birth on every partition begins at 0, wherever retention made it begin since. Without the journal's
+        # beginning and without a checkpoint, the start of a partition's log is unknown.
+        default_start = 0 if is_from_birth or newest is not None else None
         by_check = {
-            "records": transforms.record_findings(records),
-            "frames": transforms.frame_findings(records),
-            # From its birth on every partition begins at 0, wherever retention made it begin since.
-            "offsets": transforms.offset_findings(ranges, starts.where(F.lit(not is_from_birth)), default_start),
-            "identity": transforms.batch_findings(records).unionAll(transforms.id_findings(records)),
-            "outcomes": outcomes,
-            "checkpoints": checkpoints,
-            "range": self._spark.createDataFrame(arrow_table(FindingRow, ends.findings)),
+            "records": [transforms.record_findings(records), transforms.life_findings(records)],
+            "frames": [transforms.frame_findings(records)],
+            "offsets": [
+                transforms.offset_findings(self._ranges, starts.where(f"{not is_from_birth}"), default_start),
+            ],
+            "identity": [transforms.batch_findings(records), transforms.id_findings(records)],
+            "outcomes": [
+                transforms.outcome_findings(by_branch, first_lsn),
+                transforms.assignment_findings(records, by_branch, first_lsn),
+            ],
+            "checkpoints": [],
         }
+        if self._earlier is not None:
+            by_check["outcomes"].append(transforms.commit_sum_findings(self._earlier))
+        kept, partitions, live = self._checkpoints.rows(first_lsn)
+        if kept and newest is not None:
+            checkpoints, branches = self._rows(CheckpointRow, kept), self._rows(BranchRow, live)
+            ranges = self._ranges.unionAll(transforms.skips(records))
+            ends_said = self._rows(PartitionRow, partitions)
+            by_check["checkpoints"] = [
+                transforms.position_findings(records, checkpoints, first_lsn),
+                transforms.partition_findings(ranges, checkpoints, ends_said, starts, first_lsn),
+                transforms.branch_findings(records, by_branch, checkpoints, branches, first_lsn, newest),
+            ]
+            if self._earlier is not None:
+                by_check["checkpoints"].append(transforms.relocated_branch_findings(records, branches, first_lsn))
         if (indexes := self._indexes) is not None and indexes.entries is not None:
-            by_check["indexes"] = transforms.index_findings(
-                records, indexes.entries, indexes.files, indexes.at, indexes.number
-            )
-        if self._archived is not None:
-            by_check["archive"] = self._spark.createDataFrame(arrow_table(FindingRow, self._archived.findings))
+            by_check["indexes"] = [
+                transforms.index_findings(records, indexes.entries, indexes.files, indexes.at, indexes.number)
+            ]
+        archived = [] if self._archived is None else self._archived.findings
+        known = {"checkpoints": self._checkpoints.damage(), "range": ends.findings, "archive": archived}
+        for check, rows in known.items():
+            if rows:
+                by_check.setdefault(check, []).append(self._rows(FindingRow, rows))
         return by_check
+
+    def _rows(self, row: Any, rows: list[Any]) -> DataFrame:
+        return self._spark.createDataFrame(arrow_table(row, rows))
 
     def _adjacent(self) -> DataFrame:
         """Return one range a segment: corruption may be in a million places, and explaining findings needs no finer
         answer."""
-        bad = self.records.where(F.col("kind") == BAD).groupBy("segment")
-        return bad.agg(F.min("lsn").alias("lsn"), F.max("end").alias("end")).select("lsn", "end")
+        bad = self.records.where(f"kind = '{BAD}'").groupBy("segment")
+        return bad.agg(F.min("lsn").alias("lsn"), F.max("end").alias("end"))
 
     def _totals(self) -> tuple[Totals, int]:
         """Return the totals, and the number of unreadable ranges. The action that reads the journal."""
-        is_record = ~F.col("kind").isin(BAD, RecordType.PAD.name)
-        records = self.records.agg(
-            _number(F.count_if(is_record), "records"),
-            _number(F.count_if(F.col("kind") == BAD), "bad"),
-            _number(F.max("end"), "end_lsn"),
-            _number(F.sum("frames"), "frames"),
-            _number(F.count("producer"), "batches"),
-            F.max(F.struct("checkpoint", "lsn")).alias("named"),
+        records = self.records.selectExpr(
+            f"count_if(kind NOT IN ('{BAD}', 'PAD')) AS records",
+            f"count_if(kind = '{BAD}') AS bad",
+            "max(`end`) AS end_lsn",
+            "sum(frames) AS frames",
+            "count(producer) AS batches",
+            "max(struct(checkpoint, lsn)) AS named",
         )
-        ranges = self._ranges.agg(
-            _number(F.count("*"), "ranges"),
-            _number(F.sum(F.col("messages").cast("decimal(38,0)")), "messages"),
-            _number(F.count_distinct("topic", "partition"), "partitions"),
+        ranges = self._ranges.selectExpr(
+            "count(*) AS ranges",
+            f"sum(CAST(messages AS {SUM})) AS messages",
+            "count(DISTINCT topic, partition) AS partitions",
         )
-        is_open = (F.col("commits") == 0) & (F.col("rollbacks") == 0)
         promised = self._checkpoints.promised_below(self._first_lsn)
-        is_prepared = (F.col("prepares") > 0) | F.col("branch_lsn").isin(promised)
-        by_branch = self.branches.agg(
-            _number(F.count("*"), "branches"),
-            _number(F.count_if(is_prepared), "prepared"),
-            _number(F.count_if(F.col("commits") > 0), "committed"),
-            _number(F.count_if(F.col("rollbacks") > 0), "rolled_back"),
-            _number(F.count_if(is_open & is_prepared), "in_doubt"),
-            _number(F.count_if(is_open & ~is_prepared), "active"),
+        is_prepared = "prepares > 0"
+        if promised:
+            is_prepared = f"({is_prepared} OR branch_lsn IN ({', '.join(map(str, promised))}))"
+        is_open = "commits = 0 AND rollbacks = 0"
+        by_branch = self.branches.selectExpr(
+            "count(*) AS branches",
+            f"count_if({is_prepared}) AS prepared",
+            "count_if(commits > 0) AS committed",
+            "count_if(rollbacks > 0) AS rolled_back",
+            f"count_if({is_open} AND {is_prepared}) AS in_doubt",
+            f"count_if({is_open} AND NOT {is_prepared}) AS active",
         )
         row = records.crossJoin(ranges).crossJoin(by_branch).first()
         assert row is not None  # aggregates without a group give one row
         figures: dict[str, Any] = row.asDict()
         named = figures.pop("named")
         self._named = None if named is None or named["checkpoint"] is None else (named["checkpoint"], named["lsn"])
-        figures = {name: int(value) for name, value in figures.items()}
+        figures = {name: int(value or 0) for name, value in figures.items()}
         bad, self._frames, self._range_count = figures.pop("bad"), figures.pop("frames"), figures.pop("ranges")
         self._batches = figures.pop("batches")
         totals = Totals(
@@ -315,11 +324,8 @@ class _Audit:
         ]
 
 
-def _number(column: Column, name: str) -> Column:
-    return F.coalesce(column, F.lit(0)).alias(name)
-
-
-def _first_of_each(found: DataFrame) -> DataFrame:
-    order = Window.partitionBy("check").orderBy("explained", "lsn", "problem", "subject")
-    ranked = found.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= EXAMPLES_MAX)
+def _first_of_each(found: DataFrame, first: str) -> DataFrame:
+    """Return the first findings of each check, by column *first* before all others."""
+    order = f"PARTITION BY `check` ORDER BY {first}, lsn, problem, subject"
+    ranked = found.selectExpr("*", f"row_number() OVER ({order}) AS rank").where(f"rank <= {EXAMPLES_MAX}")
     return ranked.orderBy("check", "rank")

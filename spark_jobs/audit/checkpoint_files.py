@@ -3,14 +3,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-
 from journal.errors import InvalidContent, StorageFailed
 from journal.state.checkpoint import Checkpoint, checkpoint_numbers, decode_checkpoint
 from journal.wal.storage import DirectoryStorage
 from spark_jobs.source.directory import LSN_MAX
 from spark_jobs.source.locations import JournalLocation
-from spark_jobs.source.schemas import BranchRow, CheckpointRow, FindingRow, PartitionRow, StartRow, arrow_table
+from spark_jobs.source.schemas import BranchRow, CheckpointRow, FindingRow, PartitionRow, StartRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +36,8 @@ class Checkpoints:
         newest = self.valid[self.newest].branches if self.newest is not None else []
         return [entry.first_lsn for entry in newest if entry.state == "PREPARED" and entry.first_lsn < first_lsn]
 
-    def rows(self, spark: SparkSession, first_lsn: int) -> tuple[DataFrame, DataFrame, DataFrame]:
-        """Return the CheckpointRow, PartitionRow and BranchRow of the checkpoints that records from *first_lsn* on can
-        confirm.
+    def rows(self, first_lsn: int) -> tuple[list[CheckpointRow], list[PartitionRow], list[BranchRow]]:
+        """Return rows of the checkpoints that records from *first_lsn* on can confirm.
 
         Omits one taken at or before *first_lsn*, which covers records that retention has deleted.
         """
@@ -70,19 +67,14 @@ class Checkpoints:
                 )
                 for entry in checkpoint.branches
             ]
-        return (
-            spark.createDataFrame(arrow_table(CheckpointRow, checkpoints)),
-            spark.createDataFrame(arrow_table(PartitionRow, partitions)),
-            spark.createDataFrame(arrow_table(BranchRow, branches)),
-        )
+        return checkpoints, partitions, branches
 
-    def damage(self, spark: SparkSession) -> DataFrame:
+    def damage(self) -> list[FindingRow]:
         """Return a finding for every file that does not read back."""
-        rows = [
+        return [
             FindingRow("damaged", 0, 0, f"checkpoint.{number}", f"does not read back: {reason}")
             for number, reason in self.damaged.items()
         ]
-        return spark.createDataFrame(arrow_table(FindingRow, rows))
 
 
 def read_checkpoints(place: JournalLocation) -> Checkpoints:

@@ -5,66 +5,67 @@ read back, the finding proves only that the journal is damaged, which another ch
 record could explain it.
 """
 
+import re
 from functools import reduce
-from typing import Final
+from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from spark_jobs.source.schemas import FindingRow
 
 SUM: Final = "decimal(38,0)"  # numbers come from disk: their sums must not overflow
+_IN_BRACES: Final = re.compile(r"\{(.+?)\}")
 
 
-def finding(problem: str, since: Column, lsn: Column, subject: Column, detail: Column) -> Column:
-    """Return one finding as a struct column. *subject* and *detail* make a sentence."""
-    return F.struct(
-        F.lit(problem).alias("problem"),
-        since.alias("since"),
-        lsn.alias("lsn"),
-        subject.alias("subject"),
-        detail.alias("detail"),
+class Finding(NamedTuple):
+    """One finding for each row of which *when* holds; null does not hold. *subject* and *detail* make a sentence; what
+    stands in braces there, and all else but *problem*, is SQL. *since*: the same as *lsn* without one."""
+
+    problem: str
+    subject: str
+    detail: str
+    when: str = "true"
+    since: str | None = None
+    lsn: str = "lsn"
+
+
+def findings(rows: DataFrame, *cases: Finding) -> DataFrame:
+    """Return the findings of *rows*, as FindingRow. SQL is one call into the JVM, where columns take hundreds."""
+    found = ", ".join(
+        f"CASE WHEN {case.when} THEN named_struct('problem', '{case.problem}', 'since', {case.since or case.lsn}, "
+        f"'lsn', {case.lsn}, 'subject', {_text(case.subject)}, 'detail', {_text(case.detail)}) END"
+        for case in cases
     )
+    return rows.selectExpr(f"inline(array_compact(array({found})))")
 
 
-def findings(rows: DataFrame, *cases: tuple[Column, Column]) -> DataFrame:
-    """Return a finding for each row and each case that holds. *cases*: (condition, `finding(...)`); null does not
-    hold."""
-    found = F.array_compact(F.array(*(F.when(condition, column) for condition, column in cases)))
-    return rows.select(F.explode(found).alias("finding")).select("finding.*")
+def _text(template: str) -> str:
+    return f"format_string({', '.join([repr(_IN_BRACES.sub('%s', template)), *_IN_BRACES.findall(template)])})"
 
 
-def about_checkpoint(problem: str, first_lsn: int, detail: str, *columns: Column) -> Column:
+def about_checkpoint(problem: str, first_lsn: int, detail: str, when: str) -> Finding:
     """Return a finding about a checkpoint (columns number, at), which any record below it could explain."""
-    subject = text("checkpoint.%s", F.col("number"))
-    return finding(problem, F.lit(first_lsn), F.col("at"), subject, text(detail, *columns))
+    return Finding(problem, "checkpoint.{number}", detail, when, f"bigint({first_lsn})", "at")
 
 
-def all_findings(by_check: dict[str, DataFrame]) -> DataFrame:
+def all_findings(by_check: dict[str, list[DataFrame]]) -> DataFrame:
     """Unite the findings of all checks, with the check's name in column `check`."""
-    named = [rows.select(F.lit(check).alias("check"), *FindingRow._fields) for check, rows in by_check.items()]
+    named = [
+        rows.selectExpr(f"'{check}' AS `check`", *FindingRow._fields)
+        for check, found in by_check.items()
+        for rows in found
+    ]
     return reduce(DataFrame.unionAll, named)
 
 
-def partition_name() -> Column:
-    """Return `<topic>-<partition>` of a row."""
-    return F.format_string("%s-%s", "topic", "partition")
-
-
-def text(template: str, *columns: Column) -> Column:
-    """Replace each %s of *template* by a column. One call into the JVM, where a concatenation takes a dozen."""
-    return F.format_string(template, *columns)
-
-
-def or_none(column: Column) -> Column:
-    """Return the text of a column that may be null."""
-    return F.coalesce(column.cast("string"), F.lit("none"))
+def or_none(column: str) -> str:
+    """Return the text of a column that may be null, in a sentence."""
+    return f"{{coalesce(string({column}), 'none')}}"
 
 
 def mark_explained(found: DataFrame, unreadable: DataFrame) -> DataFrame:
     """Add `explained`: true if a row of *unreadable*, a range [lsn, end), touches [since, lsn]."""
-    gathered = unreadable.agg(F.collect_list(F.struct("lsn", "end")).alias("unreadable"))
-    touched = F.exists(
-        "unreadable", lambda unreadable: (unreadable["lsn"] < F.col("lsn")) & (unreadable["end"] > F.col("since"))
-    )
-    return found.crossJoin(F.broadcast(gathered)).withColumn("explained", touched).drop("unreadable")
+    gathered = unreadable.agg(F.expr("collect_list(struct(lsn, `end`)) AS unreadable"))
+    touched = "exists(unreadable, one -> one.lsn < lsn AND one.`end` > since) AS explained"
+    return found.crossJoin(F.broadcast(gathered)).selectExpr("`check`", *FindingRow._fields, touched)

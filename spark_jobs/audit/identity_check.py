@@ -6,52 +6,47 @@ while relocated copies keep theirs.
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from spark_jobs.audit.findings import finding, findings, partition_name, text
+from spark_jobs.audit.findings import Finding, findings
 
 # Ids of one record rise by one, and differ in their lowest twelve bits only (spec 3.4). Equal ids meet in one block,
 # which is what was put in a millisecond.
 BLOCK_BITS: Final = 12
+_PLACES: Final = "at LSN {first_lsn} and at LSN {lsn}"
 
 
 def batch_findings(records: DataFrame) -> DataFrame:
     """Find numbers of batches that several records have."""
-    name = ("topic", "partition", "producer", "sequence")
     stored = (
-        records.where(F.col("producer").isNotNull())
-        .groupBy(*name)
+        records.where("producer IS NOT NULL")
+        .groupBy("topic", "partition", "producer", "sequence")
         .agg(F.count("*").alias("times"), F.min("lsn").alias("first_lsn"), F.max("lsn").alias("lsn"))
     )
-    subject = text("batch %s of producer %s to %s", F.col("sequence"), F.col("producer"), partition_name())
-    twice = finding("batch twice", F.col("lsn"), F.col("lsn"), subject, _places("stored"))
-    return findings(stored, (F.col("times") > 1, twice))
+    subject = "batch {sequence} of producer {producer} to {topic}-{partition}"
+    return findings(stored, Finding("batch twice", subject, f"is stored twice: {_PLACES}", "times > 1"))
 
 
 def id_findings(records: DataFrame) -> DataFrame:
     """Find message ids that several messages have: one finding for each record that repeats some. Needs option
     frames=true."""
-    of_record = records.where(F.col("first_id").isNotNull() & (F.col("frames") > 0)).select(
-        "lsn", F.col("first_id").alias("first"), (F.col("first_id") + F.col("frames") - 1).alias("last")
+    of_record = records.where("first_id IS NOT NULL AND frames > 0").selectExpr(
+        "lsn", "first_id AS first", "first_id + frames - 1 AS last"
     )
-    of_message = (
-        records.where(F.col("ids").isNotNull())
-        .select("lsn", F.explode("ids").alias("first"))
-        .select("lsn", "first", F.col("first").alias("last"))
-    )
-    block = F.explode(F.sequence(F.shiftright("first", BLOCK_BITS), F.shiftright("last", BLOCK_BITS)))
-    by_id = Window.partitionBy("block").orderBy("first", "lsn").rowsBetween(Window.unboundedPreceding, -1)
-    before = F.max(F.struct("last", "lsn")).over(by_id)
-    met = of_record.unionAll(of_message).select("*", block.alias("block")).withColumn("before", before)
+    of_message = records.selectExpr("lsn", "explode(ids) AS first").selectExpr("lsn", "first", "first AS last")
+    block = f"explode(sequence(shiftright(first, {BLOCK_BITS}), shiftright(last, {BLOCK_BITS}))) AS block"
+    before = """
+        max(struct(last, lsn)) OVER (
+            PARTITION BY block ORDER BY first, lsn ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS before
+    """
     repeated = (
-        met.where(F.col("first") <= F.col("before.last"))
-        .groupBy(F.greatest("lsn", "before.lsn").alias("lsn"), F.least("lsn", "before.lsn").alias("first_lsn"))
+        of_record.unionAll(of_message)
+        .selectExpr("*", block)
+        .selectExpr("lsn", "first", before)
+        .where("first <= before.last")
+        .groupBy(F.expr("least(lsn, before.lsn) AS first_lsn"), F.expr("greatest(lsn, before.lsn) AS lsn"))
         .agg(F.min("first").alias("first"))
     )
-    twice = finding("id twice", F.col("lsn"), F.col("lsn"), text("message id %s", F.col("first")), _places("given"))
-    return findings(repeated, (F.lit(True), twice))
-
-
-def _places(verb: str) -> Column:
-    return text(f"is {verb} twice: at LSN %s and at LSN %s", F.col("first_lsn"), F.col("lsn"))
+    return findings(repeated, Finding("id twice", "message id {first}", f"is given twice: {_PLACES}"))

@@ -5,15 +5,13 @@ Compares up to a checkpoint, with the entries that it covers. Not compared: the 
 branches of whose messages some are deleted.
 """
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from journal.records.header import RecordType
-from spark_jobs.audit.findings import finding, findings, partition_name, text
+from spark_jobs.audit.findings import Finding, findings
 from spark_jobs.audit.relocation_check import extents_held
 
 _NAME = ("topic", "partition")
-_PLACE = (*_NAME, "start", "lsn", "bytes", "messages")
 
 
 def index_findings(records: DataFrame, entries: DataFrame, files: DataFrame, at: int, number: int) -> DataFrame:
@@ -21,99 +19,78 @@ def index_findings(records: DataFrame, entries: DataFrame, files: DataFrame, at:
 
     *entries* (IndexEntryRow) and *files* (IndexFileRow) are those of checkpoint *number*, taken at LSN *at*.
     """
-    covered = files.select(*_NAME, F.col("start").alias("log_start"))
-    is_kept = F.col("start") >= F.col("log_start")
-    published, unknown = _published(records.where(F.col("lsn") < at))
-    stored = published.join(F.broadcast(covered), [*_NAME]).where(is_kept)
-    sound = entries.where(F.col("problem").isNull() & (F.col("bytes") > 0))
+    covered = F.broadcast(files.selectExpr(*_NAME, "start AS log_start"))
+    is_kept = "start >= log_start"
+    published, unknown = _published(records.where(f"lsn < {at}"))
+    stored = published.join(covered, [*_NAME]).where(is_kept)
     # Damage is one finding; the entries behind it would be a million.
-    damaged = entries.where(F.col("problem").isNotNull()).select(*_NAME, "number", "problem")
-    is_unknown = (
-        (F.col("e.topic") == F.col("u.topic"))
-        & (F.col("e.partition") == F.col("u.partition"))
-        & (F.col("start") >= F.col("taken"))
-        & (F.col("start") < F.col("taken_end"))
-    )
+    damaged = entries.where("problem IS NOT NULL").select(*_NAME, "number", "problem")
+    is_unknown = "e.topic = u.topic AND e.partition = u.partition AND start >= taken AND start < taken_end"
     filed = (
-        sound.join(F.broadcast(covered), [*_NAME])
+        entries.where("problem IS NULL AND bytes > 0")
+        .join(covered, [*_NAME])
         .where(is_kept)
         .alias("e")
-        .join(F.broadcast(unknown).alias("u"), is_unknown, "left_anti")
+        .join(F.broadcast(unknown).alias("u"), F.expr(is_unknown), "left_anti")
     )
     both = (
-        _named(stored, "is")
+        _named(stored, "stands")
         .join(_named(filed, "says"), [*_NAME, "start"], "full")
         .join(F.broadcast(damaged.select(*_NAME).distinct()), [*_NAME], "left_anti")
     )
-    file = text("the index of %s", partition_name())
-    place = F.coalesce("is.lsn", "says.lsn")
+    file, until = "the index of {topic}-{partition}", f"bigint({at})"
+    says = "has offset {start} at LSN {says.lsn}"
 
-    def about(problem: str, detail: str, *columns: str) -> Column:
+    def about(problem: str, when: str, detail: str) -> Finding:
         # The record that is missing may be the COMMIT, anywhere from the message to the checkpoint.
-        return finding(problem, place, F.lit(at), file, text(detail, *(F.col(column) for column in columns)))
+        return Finding(problem, file, detail, when, "coalesce(stands.lsn, says.lsn)", until)
 
-    broken = finding(
-        "index damaged",
-        *(F.lit(at), F.lit(at), file),
-        text(f"differs from checkpoint.{number} at entry %s: %s", F.col("number"), F.col("problem")),
-    )
-    return findings(damaged, (F.lit(True), broken)).unionAll(
+    broken = f"differs from checkpoint.{number} at entry {{number}}: {{problem}}"
+    return findings(damaged, Finding("index damaged", file, broken, lsn=until)).unionAll(
         findings(
             both,
-            (
-                F.col("says").isNull(),
-                about("entry missing", "leaves out offset %s, which stands at LSN %s", "start", "is.lsn"),
-            ),
-            (
-                F.col("is").isNull(),
-                about("entry wrong", "has offset %s at LSN %s, where it does not begin", "start", "says.lsn"),
-            ),
-            (
-                F.col("is") != F.col("says"),
-                about(
-                    "entry wrong",
-                    "has offset %s at LSN %s, %s bytes, %s messages; it stands at LSN %s: %s bytes, %s messages",
-                    *("start", "says.lsn", "says.bytes", "says.messages", "is.lsn", "is.bytes", "is.messages"),
-                ),
+            about("entry missing", "says IS NULL", "leaves out offset {start}, which stands at LSN {stands.lsn}"),
+            about("entry wrong", "stands IS NULL", f"{says}, where it does not begin"),
+            about(
+                "entry wrong",
+                "stands != says",
+                f"{says}, {{says.bytes}} bytes, {{says.messages}} messages; it stands at LSN {{stands.lsn}}: "
+                "{stands.bytes} bytes, {stands.messages} messages",
             ),
         )
     )
 
 
 def _named(rows: DataFrame, name: str) -> DataFrame:
-    return rows.select(*_NAME, "start", F.struct("lsn", "bytes", "messages").alias(name))
+    return rows.selectExpr(*_NAME, "start", f"struct(lsn, bytes, messages) AS {name}")
 
 
 def _published(records: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Return what was published, extent by extent (_PLACE), and the offsets [taken, taken_end) of commits whose
-    messages are not all left."""
-    puts = records.where(F.col("kind").isin(RecordType.PUT.name, RecordType.PUT_BATCH.name)).select(
-        *_NAME, F.col("base_offset").alias("start"), F.col("body_lsn").alias("lsn"), "bytes", "messages"
+    """Return what was published, extent by extent: topic, partition, start, lsn, bytes, messages; and the offsets
+    [taken, taken_end) of commits whose messages are not all left."""
+    place = ("lsn", "bytes", "messages")
+    puts = records.where("kind IN ('PUT', 'PUT_BATCH')").selectExpr(
+        *_NAME, "base_offset AS start", "body_lsn AS lsn", "bytes", "messages"
     )
     assignments = (
-        records.where(F.col("kind") == RecordType.COMMIT.name)
-        .select("branch_lsn", F.col("lsn").alias("at"), F.explode("assignments").alias("one"))
-        .select(
-            "branch_lsn",
-            "at",
-            *(F.col(f"one.{name}").alias(name) for name in _NAME),
-            F.col("one.base").alias("taken"),
-            (F.col("one.base") + F.col("one.bytes")).alias("taken_end"),
+        records.where("kind = 'COMMIT'")
+        .selectExpr("branch_lsn", "lsn AS at", "explode(assignments) AS one")
+        .selectExpr(
+            "branch_lsn", "at", "one.topic", "one.partition", "one.base AS taken", "one.base + one.bytes AS taken_end"
         )
     )
-    marks = assignments.select(F.lit(0).alias("number"), "at", "branch_lsn").distinct()
-    extents = extents_held(records, marks)
-    of_branch = Window.partitionBy("at", "branch_lsn", *_NAME)
-    in_order = of_branch.orderBy("put_order")
-    before = F.coalesce(F.sum("bytes").over(in_order.rowsBetween(Window.unboundedPreceding, -1)), F.lit(0))
-    all_bytes = F.sum("bytes").over(of_branch)
+    extents = extents_held(records, assignments.selectExpr("0 AS number", "at", "branch_lsn").distinct())
+    of_branch = "PARTITION BY at, branch_lsn, topic, partition"
+    before = f"sum(bytes) OVER ({of_branch} ORDER BY put_order ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
     placed = assignments.join(
-        extents.withColumns({"before": before, "all_bytes": all_bytes}).drop("number"),
+        extents.selectExpr(
+            *("at", "branch_lsn", *_NAME, *place),
+            f"coalesce({before}, 0) AS before",
+            f"sum(bytes) OVER ({of_branch}) AS all_bytes",
+        ),
         ["at", "branch_lsn", *_NAME],
         "left",
     )
-    is_whole = F.col("all_bytes").eqNullSafe(F.col("taken_end") - F.col("taken"))
-    committed = placed.where(is_whole).select(
-        *_NAME, (F.col("taken") + F.col("before")).alias("start"), "lsn", "bytes", "messages"
-    )
-    return puts.unionAll(committed), placed.where(~is_whole).select(*_NAME, "taken", "taken_end").distinct()
+    is_whole = "all_bytes <=> taken_end - taken"
+    committed = placed.where(is_whole).selectExpr(*_NAME, "taken + before AS start", *place)
+    return puts.unionAll(committed), placed.where(f"NOT {is_whole}").select(*_NAME, "taken", "taken_end").distinct()

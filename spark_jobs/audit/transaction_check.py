@@ -5,193 +5,163 @@ A branch is identified by the LSN of its first record: identifiers may be reused
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from journal.records.header import RecordType
-from journal.records.heuristics import HeuristicDecision
-from journal.records.record import RollbackReason
-from spark_jobs.audit.findings import SUM, finding, findings, partition_name, text
+from spark_jobs.audit.findings import SUM, Finding, findings
 
-XA_KEYS: Final = "XID:%"
-LOCAL_KEYS: Final = "TX:%"  # never prepares, and commits in one phase or two without
+COMMITTED_ONCE: Final = "commits = 1 AND rollbacks = 0"
 
 
 def branches(records: DataFrame) -> DataFrame:
     """Return one row a branch: the sums of its records, and the LSNs of its state changes (null: never)."""
-    kind, lsn = F.col("kind"), F.col("lsn")
-    is_put, is_prepare = kind == RecordType.TX_PUT.name, kind == RecordType.PREPARE.name
-    is_commit, is_rollback = kind == RecordType.COMMIT.name, kind == RecordType.ROLLBACK.name
     # COMPLETE ends a branch as a rollback does; an operator's commit or rollback adds a COMMIT or ROLLBACK record.
-    is_completed = (kind == RecordType.HEURISTIC.name) & (F.col("reason") == HeuristicDecision.COMPLETE.name)
-    is_outcome = is_commit | is_rollback | is_completed
-    return (
-        records.where(F.col("branch_lsn").isNotNull())
-        .groupBy("branch_lsn")
-        .agg(
-            F.min("key").alias("key"),
-            F.max("key").alias("other_key"),
-            F.max("lsn").alias("last_lsn"),
-            F.max("time_ms").alias("last_ms"),
-            F.count_if(is_put & (lsn == F.col("branch_lsn"))).alias("beginnings"),
-            F.max(F.when(is_put, lsn)).alias("last_put_lsn"),
-            _total(is_put, F.col("messages")).alias("messages"),
-            _total(is_put, F.col("bytes")).alias("bytes"),
-            F.count_if(is_prepare).alias("prepares"),
-            F.min(F.when(is_prepare, lsn)).alias("prepared_lsn"),
-            F.max(F.when(is_prepare, F.col("messages"))).alias("promised_messages"),
-            F.max(F.when(is_prepare, F.col("bytes"))).alias("promised_bytes"),
-            F.count_if(is_commit).alias("commits"),
-            _total(is_commit, _in_all("messages")).alias("taken_messages"),
-            _total(is_commit, _in_all("bytes")).alias("taken_bytes"),
-            F.count_if(is_rollback | is_completed).alias("rollbacks"),
-            F.count_if(is_rollback & (F.col("reason") != RollbackReason.ASKED.name)).alias("unasked_rollbacks"),
-            F.count_if(is_commit & ~F.col("one_phase")).alias("two_phase_commits"),
-            F.min(F.when(is_outcome, lsn)).alias("decided_lsn"),
-            F.max(F.when(~is_outcome, lsn)).alias("last_undecided_lsn"),
-        )
+    kinds = (
+        "kind = 'TX_PUT' AS is_put",
+        "kind = 'PREPARE' AS is_prepare",
+        "kind = 'COMMIT' AS is_commit",
+        "kind = 'ROLLBACK' AS is_rollback",
+        "kind = 'HEURISTIC' AND reason = 'COMPLETE' AS is_completed",
     )
-
-
-def _total(condition: Column, column: Column) -> Column:
-    return F.coalesce(F.sum(F.when(condition, column).cast(SUM)), F.lit(0).cast(SUM))
-
-
-def _in_all(name: str) -> Column:
-    """Return the sum of field *name* over a COMMIT's partitions."""
-    return F.aggregate("assignments", F.lit(0).cast(SUM), lambda sum_, one: (sum_ + one[name]).cast(SUM))
-
-
-def assigned(records: DataFrame) -> DataFrame:
-    """Return what each COMMIT assigns in each partition: branch_lsn, topic, partition, messages, bytes."""
-    return (
-        records.where(F.col("kind") == RecordType.COMMIT.name)
-        .select("branch_lsn", F.explode("assignments").alias("assignment"))
-        .select("branch_lsn", *(f"assignment.{name}" for name in ("topic", "partition", "messages", "bytes")))
+    is_outcome = "(is_commit OR is_rollback OR is_completed)"
+    columns = (
+        "min(key) AS key",
+        "max(key) AS other_key",
+        "max(lsn) AS last_lsn",
+        "max(time_ms) AS last_ms",
+        "count_if(is_put AND lsn = branch_lsn) AS beginnings",
+        "max(lsn) FILTER (WHERE is_put) AS last_put_lsn",
+        f"{_total('is_put', 'messages')} AS messages",
+        f"{_total('is_put', 'bytes')} AS bytes",
+        "count_if(is_prepare) AS prepares",
+        "min(lsn) FILTER (WHERE is_prepare) AS prepared_lsn",
+        "max(messages) FILTER (WHERE is_prepare) AS promised_messages",
+        "max(bytes) FILTER (WHERE is_prepare) AS promised_bytes",
+        "count_if(is_commit) AS commits",
+        f"{_total('is_commit', _in_all('messages'))} AS taken_messages",
+        f"{_total('is_commit', _in_all('bytes'))} AS taken_bytes",
+        "count_if(is_rollback OR is_completed) AS rollbacks",
+        "count_if(is_rollback AND reason != 'ASKED') AS unasked_rollbacks",
+        "count_if(is_commit AND NOT one_phase) AS two_phase_commits",
+        f"min(lsn) FILTER (WHERE {is_outcome}) AS decided_lsn",
+        f"max(lsn) FILTER (WHERE NOT {is_outcome}) AS last_undecided_lsn",
     )
+    of_branches = records.where("branch_lsn IS NOT NULL").selectExpr("*", *kinds)
+    return of_branches.groupBy("branch_lsn").agg(*map(F.expr, columns))
+
+
+def _total(condition: str, number: str) -> str:
+    return f"coalesce(sum(CAST({number} AS {SUM})) FILTER (WHERE {condition}), 0)"
+
+
+def _in_all(field: str) -> str:
+    """Return the sum of *field* over a COMMIT's partitions."""
+    return f"aggregate(assignments, CAST(0 AS {SUM}), (total, one) -> CAST(total + one.{field} AS {SUM}))"
+
+
+def sums_beside_takes(sums: DataFrame, records: DataFrame, judged: DataFrame) -> DataFrame:
+    """Return what *sums* (branch_lsn, topic, partition, messages, bytes) add up to in each partition of each branch of
+    *judged*, and what COMMITs take of it: taken_messages, taken_bytes."""
+    place, figures = ("branch_lsn", "topic", "partition"), ("messages", "bytes")
+    taken, none = [f"taken_{figure}" for figure in figures], f"CAST(0 AS {SUM})"
+    numbers = [f"CAST({figure} AS {SUM}) AS {figure}" for figure in figures]
+    takes = records.where("kind = 'COMMIT'").selectExpr("branch_lsn", "inline(assignments)")
+    added = (
+        sums.selectExpr(*place, *numbers, *(f"{none} AS {column}" for column in taken))
+        .unionAll(takes.selectExpr(*place, none, none, *numbers))
+        .groupBy(*place)
+        .agg(*(F.sum(column).alias(column) for column in (*figures, *taken)))
+    )
+    return added.join(judged.select("branch_lsn", "key", "decided_lsn"), "branch_lsn")
 
 
 def outcome_findings(by_branch: DataFrame, first_lsn: int) -> DataFrame:
     """Find illegal state changes of branches. *first_lsn*: of the journal as kept; retention may have deleted what a
     branch put below it."""
-    branch, last = F.col("branch_lsn"), F.col("last_lsn")
-    decisions = F.col("commits") + F.col("rollbacks")
-    prepared, decided = F.col("prepared_lsn"), F.col("decided_lsn")
-    last_put, last_undecided = F.col("last_put_lsn"), F.col("last_undecided_lsn")
-    promise_differs = (F.col("promised_messages").cast(SUM) != F.col("messages")) | (
-        F.col("promised_bytes").cast(SUM) != F.col("bytes")
-    )
-    takes_differ = (F.col("promised_messages").cast(SUM) != F.col("taken_messages")) | (
-        F.col("promised_bytes").cast(SUM) != F.col("taken_bytes")
-    )
-    is_whole = branch >= first_lsn
-    has_begun = F.col("beginnings") > 0
+    is_whole = f"branch_lsn >= {first_lsn}"
+    promises = "promises {promised_messages} messages in {promised_bytes} bytes"
 
-    def about(problem: str, since: Column, until: Column, detail: str, *columns: Column) -> Column:
-        subject = text("%s, begun at LSN %s", F.col("key"), branch)
-        return finding(problem, since, until, subject, text(detail, *columns))
+    def differs_from(what: str) -> str:
+        return f"(promised_messages != {what}messages OR promised_bytes != {what}bytes)"
+
+    def about(problem: str, when: str, detail: str, since: str | None = None, lsn: str = "last_lsn") -> Finding:
+        return Finding(problem, "{key}, begun at LSN {branch_lsn}", detail, when, since, lsn)
 
     return findings(
         by_branch,
-        (
-            decisions > 1,
-            about(
-                "decided twice",
-                *(last, last),
-                "is decided %s times: %s COMMIT and %s ROLLBACK, the last at LSN %s",
-                *(decisions, F.col("commits"), F.col("rollbacks"), last),
-            ),
+        about(
+            "decided twice",
+            "commits + rollbacks > 1",
+            "is decided {commits + rollbacks} times: {commits} COMMIT and {rollbacks} ROLLBACK, the last at LSN "
+            "{last_lsn}",
         ),
-        (
-            is_whole & ~has_begun,
-            about("never begun", branch, last, "has no first record, but a last one at LSN %s", last),
+        about(
+            "never begun",
+            f"{is_whole} AND beginnings = 0",
+            "has no first record, but a last one at LSN {last_lsn}",
+            since="branch_lsn",
         ),
-        (
-            last_put > prepared,
-            about(
-                "put after PREPARE",
-                *(last_put, last_put),
-                "is put into at LSN %s, after its PREPARE at LSN %s",
-                *(last_put, prepared),
-            ),
+        about(
+            "put after PREPARE",
+            "last_put_lsn > prepared_lsn",
+            "is put into at LSN {last_put_lsn}, after its PREPARE at LSN {prepared_lsn}",
+            lsn="last_put_lsn",
         ),
-        (
-            last_undecided > decided,
-            about(
-                "alive after its outcome",
-                *(last_undecided, last_undecided),
-                "goes on at LSN %s, after its outcome at LSN %s",
-                *(last_undecided, decided),
-            ),
+        about(
+            "alive after its outcome",
+            "last_undecided_lsn > decided_lsn",
+            "goes on at LSN {last_undecided_lsn}, after its outcome at LSN {decided_lsn}",
+            lsn="last_undecided_lsn",
         ),
-        (
-            (prepared < decided) & (F.col("unasked_rollbacks") > 0),
-            about("promise dropped", last, last, "is rolled back at LSN %s unasked, though it was prepared", decided),
+        about(
+            "promise dropped",
+            "prepared_lsn < decided_lsn AND unasked_rollbacks > 0",
+            "is rolled back at LSN {decided_lsn} unasked, though it was prepared",
         ),
-        (
-            F.col("key").like(LOCAL_KEYS) & prepared.isNotNull(),
-            about("local prepared", last, last, "is a local transaction, and prepared at LSN %s", prepared),
+        about(
+            "local prepared",  # a local transaction commits in one phase, or in two without
+            "key LIKE 'TX:%' AND prepared_lsn IS NOT NULL",
+            "is a local transaction, and prepared at LSN {prepared_lsn}",
         ),
-        (F.col("prepares") > 1, about("prepared twice", last, last, "is prepared %s times", F.col("prepares"))),
-        (
-            is_whole & has_begun & (last_put < prepared) & promise_differs,
-            about(
-                "broken promise",
-                *(branch, prepared),
-                "promises %s messages in %s bytes, but holds %s in %s",
-                *(F.col("promised_messages"), F.col("promised_bytes"), F.col("messages"), F.col("bytes")),
-            ),
+        about("prepared twice", "prepares > 1", "is prepared {prepares} times"),
+        about(
+            "broken promise",
+            f"{is_whole} AND beginnings > 0 AND last_put_lsn < prepared_lsn AND {differs_from('')}",
+            f"{promises}, but holds {{messages}} in {{bytes}}",
+            since="branch_lsn",
+            lsn="prepared_lsn",
         ),
-        (
-            ~is_whole & (F.col("commits") == 1) & takes_differ,
-            about(
-                "promise not kept",
-                *(prepared, decided),
-                "promises %s messages in %s bytes, but its COMMIT takes %s in %s",
-                *(F.col("promised_messages"), F.col("promised_bytes"), F.col("taken_messages"), F.col("taken_bytes")),
-            ),
+        about(
+            "promise not kept",
+            f"NOT {is_whole} AND commits = 1 AND {differs_from('taken_')}",
+            f"{promises}, but its COMMIT takes {{taken_messages}} in {{taken_bytes}}",
+            since="prepared_lsn",
+            lsn="decided_lsn",
         ),
-        (
-            is_whole & F.col("key").like(XA_KEYS) & (F.col("two_phase_commits") > 0) & prepared.isNull(),
-            about("never prepared", branch, decided, "commits in two phases at LSN %s without a PREPARE", decided),
+        about(
+            "never prepared",
+            f"{is_whole} AND key LIKE 'XID:%' AND two_phase_commits > 0 AND prepared_lsn IS NULL",
+            "commits in two phases at LSN {decided_lsn} without a PREPARE",
+            since="branch_lsn",
+            lsn="decided_lsn",
         ),
-        (
-            F.col("key") != F.col("other_key"),
-            about("two keys", last, last, "is also called %s", F.col("other_key")),
-        ),
+        about("two keys", "key != other_key", "is also called {other_key}"),
     )
 
 
 def assignment_findings(records: DataFrame, by_branch: DataFrame, first_lsn: int) -> DataFrame:
     """Find commits that take other messages of a partition than their branch put. Omits branches decided twice, which
     `outcome_findings` reports, and those that began below *first_lsn*, see relocation_check.py."""
-    zero = F.lit(0).cast(SUM)
-    name = ("branch_lsn", "topic", "partition")
-    puts = records.where(F.col("kind") == RecordType.TX_PUT.name).select(
-        *name,
-        F.col("messages").cast(SUM).alias("put_messages"),
-        F.col("bytes").cast(SUM).alias("put_bytes"),
-        zero.alias("taken_messages"),
-        zero.alias("taken_bytes"),
+    judged = by_branch.where(f"{COMMITTED_ONCE} AND branch_lsn >= {first_lsn}")
+    return findings(
+        sums_beside_takes(records.where("kind = 'TX_PUT'"), records, judged),
+        Finding(
+            "assignment differs",
+            "{key}, begun at LSN {branch_lsn}",
+            "puts {messages} messages in {bytes} bytes into {topic}-{partition}; its COMMIT takes {taken_messages} in "
+            "{taken_bytes}",
+            "bytes != taken_bytes OR messages != taken_messages",
+            "branch_lsn",
+            "decided_lsn",
+        ),
     )
-    assignments = assigned(records).select(
-        *name,
-        zero.alias("put_messages"),
-        zero.alias("put_bytes"),
-        F.col("messages").cast(SUM).alias("taken_messages"),
-        F.col("bytes").cast(SUM).alias("taken_bytes"),
-    )
-    sums = [F.sum(column).alias(column) for column in ("put_messages", "put_bytes", "taken_messages", "taken_bytes")]
-    committed_once = by_branch.where(
-        (F.col("commits") == 1) & (F.col("rollbacks") == 0) & (F.col("branch_lsn") >= first_lsn)
-    ).select("branch_lsn", "key", "decided_lsn")
-    both = puts.unionAll(assignments).groupBy(*name).agg(*sums).join(committed_once, "branch_lsn")
-    differs = (F.col("put_bytes") != F.col("taken_bytes")) | (F.col("put_messages") != F.col("taken_messages"))
-    subject = text("%s, begun at LSN %s", F.col("key"), F.col("branch_lsn"))
-    detail = text(
-        "puts %s messages in %s bytes into %s; its COMMIT takes %s in %s",
-        *(F.col("put_messages"), F.col("put_bytes"), partition_name()),
-        *(F.col("taken_messages"), F.col("taken_bytes")),
-    )
-    taken = finding("assignment differs", F.col("branch_lsn"), F.col("decided_lsn"), subject, detail)
-    return findings(both, (differs, taken))
