@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from spark_jobs.audit.findings import Finding, findings
+from spark_jobs.audit.findings import FindingRule, findings
 from spark_jobs.source.schemas import BAD
 
 
@@ -11,9 +11,11 @@ def record_findings(records: DataFrame) -> DataFrame:
     """Find ranges that do not read back, and records that cannot stand in a broker's journal."""
     return findings(
         records,
-        Finding("unreadable", "LSN {lsn}", "up to LSN {`end`}: {reason}", f"kind = '{BAD}'"),
+        FindingRule("unreadable", "LSN {lsn}", "up to LSN {`end`}: {reason}", f"kind = '{BAD}'"),
         # Of a coordinator and of a consumer: a broker never writes one, and a fold of its journal stops there.
-        Finding("foreign", "LSN {lsn}", "is a {kind} record in a broker's journal", "kind IN ('DECISION', 'REFUSED')"),
+        FindingRule(
+            "foreign", "LSN {lsn}", "is a {kind} record in a broker's journal", "kind IN ('DECISION', 'REFUSED')"
+        ),
     )
 
 
@@ -35,7 +37,7 @@ def life_findings(records: DataFrame) -> DataFrame:
     goes_back = (
         "goes back to epoch {first.epoch}, incarnation {first.incarnation} after {before.epoch}, {before.incarnation}"
     )
-    return findings(placed, Finding("earlier life", "the segment at LSN {segment}", goes_back, lsn="segment"))
+    return findings(placed, FindingRule("earlier life", "the segment at LSN {segment}", goes_back, lsn="segment"))
 
 
 def frame_findings(records: DataFrame) -> DataFrame:
@@ -44,8 +46,8 @@ def frame_findings(records: DataFrame) -> DataFrame:
     subject = "the {kind} at LSN {lsn}"
     return findings(
         records.where("kind IN ('PUT', 'PUT_BATCH', 'TX_PUT', 'CARRY')"),
-        Finding("broken frame", subject, "holds a broken message: {frames_error}", "frames_error IS NOT NULL"),
-        Finding(
+        FindingRule("broken frame", subject, "holds a broken message: {frames_error}", "frames_error IS NOT NULL"),
+        FindingRule(
             "message count",
             subject,
             "says {messages} messages, its body holds {frames}",

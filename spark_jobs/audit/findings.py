@@ -18,7 +18,7 @@ SUM: Final = "decimal(38,0)"  # numbers come from disk: their sums must not over
 _IN_BRACES: Final = re.compile(r"\{(.+?)\}")
 
 
-class Finding(NamedTuple):
+class FindingRule(NamedTuple):
     """One finding for each row of which *when* holds; null does not hold. *subject* and *detail* make a sentence; what
     stands in braces there, and all else but *problem*, is SQL. *since*: the same as *lsn* without one."""
 
@@ -30,7 +30,7 @@ class Finding(NamedTuple):
     lsn: str = "lsn"
 
 
-def findings(rows: DataFrame, *cases: Finding) -> DataFrame:
+def findings(rows: DataFrame, *cases: FindingRule) -> DataFrame:
     """Return the findings of *rows*, as FindingRow. SQL is one call into the JVM, where columns take hundreds."""
     found = ", ".join(
         f"CASE WHEN {case.when} THEN named_struct('problem', '{case.problem}', 'since', {case.since or case.lsn}, "
@@ -44,9 +44,9 @@ def _text(template: str) -> str:
     return f"format_string({', '.join([repr(_IN_BRACES.sub('%s', template)), *_IN_BRACES.findall(template)])})"
 
 
-def about_checkpoint(problem: str, first_lsn: int, detail: str, when: str) -> Finding:
+def about_checkpoint(problem: str, first_lsn: int, detail: str, when: str) -> FindingRule:
     """Return a finding about a checkpoint (columns number, at), which any record below it could explain."""
-    return Finding(problem, "checkpoint.{number}", detail, when, f"bigint({first_lsn})", "at")
+    return FindingRule(problem, "checkpoint.{number}", detail, when, f"bigint({first_lsn})", "at")
 
 
 def all_findings(by_check: dict[str, list[DataFrame]]) -> DataFrame:

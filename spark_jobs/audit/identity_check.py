@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from spark_jobs.audit.findings import Finding, findings
+from spark_jobs.audit.findings import FindingRule, findings
 
 # Ids of one record rise by one, and differ in their lowest twelve bits only (spec 3.4). Equal ids meet in one block,
 # which is what was put in a millisecond.
@@ -25,7 +25,7 @@ def batch_findings(records: DataFrame) -> DataFrame:
         .agg(F.count("*").alias("times"), F.min("lsn").alias("first_lsn"), F.max("lsn").alias("lsn"))
     )
     subject = "batch {sequence} of producer {producer} to {topic}-{partition}"
-    return findings(stored, Finding("batch twice", subject, f"is stored twice: {_PLACES}", "times > 1"))
+    return findings(stored, FindingRule("batch twice", subject, f"is stored twice: {_PLACES}", "times > 1"))
 
 
 def id_findings(records: DataFrame) -> DataFrame:
@@ -49,4 +49,4 @@ def id_findings(records: DataFrame) -> DataFrame:
         .groupBy(F.expr("least(lsn, before.lsn) AS first_lsn"), F.expr("greatest(lsn, before.lsn) AS lsn"))
         .agg(F.min("first").alias("first"))
     )
-    return findings(repeated, Finding("id twice", "message id {first}", f"is given twice: {_PLACES}"))
+    return findings(repeated, FindingRule("id twice", "message id {first}", f"is given twice: {_PLACES}"))

@@ -8,7 +8,7 @@ branches of whose messages some are deleted.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from spark_jobs.audit.findings import Finding, findings
+from spark_jobs.audit.findings import FindingRule, findings
 from spark_jobs.audit.relocation_check import extents_held
 
 _NAME = ("topic", "partition")
@@ -41,12 +41,12 @@ def index_findings(records: DataFrame, entries: DataFrame, files: DataFrame, at:
     file, until = "the index of {topic}-{partition}", f"bigint({at})"
     says = "has offset {start} at LSN {says.lsn}"
 
-    def about(problem: str, when: str, detail: str) -> Finding:
+    def about(problem: str, when: str, detail: str) -> FindingRule:
         # The record that is missing may be the COMMIT, anywhere from the message to the checkpoint.
-        return Finding(problem, file, detail, when, "coalesce(stands.lsn, says.lsn)", until)
+        return FindingRule(problem, file, detail, when, "coalesce(stands.lsn, says.lsn)", until)
 
     broken = f"differs from checkpoint.{number} at entry {{number}}: {{problem}}"
-    return findings(damaged, Finding("index damaged", file, broken, lsn=until)).unionAll(
+    return findings(damaged, FindingRule("index damaged", file, broken, lsn=until)).unionAll(
         findings(
             both,
             about("entry missing", "says IS NULL", "leaves out offset {start}, which stands at LSN {stands.lsn}"),

@@ -8,7 +8,7 @@ the borders of segments are left to compare.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from spark_jobs.audit.findings import Finding, findings
+from spark_jobs.audit.findings import FindingRule, findings
 
 
 def offset_ranges(records: DataFrame) -> DataFrame:
@@ -49,14 +49,14 @@ def offset_findings(ranges: DataFrame, starts: DataFrame, default_start: int | N
     subject = "{topic}-{partition}"
     return findings(
         _after_what(ranges).join(log_starts, ["topic", "partition"], "left"),
-        Finding(
+        FindingRule(
             "gap",
             subject,
             f"offsets [{{{expected}}}, {{start}}) are lost: no record holds them",
             f"start > {expected}",
             "coalesce(before_lsn, 0)",
         ),
-        Finding(
+        FindingRule(
             "overlap",
             subject,
             "offsets [{start}, {least(before, `end`)}) are doubled: an earlier record took them",

@@ -8,7 +8,7 @@ offsets have expired, so less may be left than a COMMIT takes, never more.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from spark_jobs.audit.findings import SUM, Finding, about_checkpoint, findings
+from spark_jobs.audit.findings import SUM, FindingRule, about_checkpoint, findings
 from spark_jobs.audit.transaction_check import COMMITTED_ONCE, sums_beside_takes
 
 _MARK = ("number", "at", "branch_lsn")  # what the branch held at LSN *at*, asked for checkpoint *number*
@@ -26,7 +26,7 @@ def commit_sum_findings(sums: DataFrame) -> DataFrame:
     """Find commits that take less than their branch still holds. *sums*: `commit_sums`."""
     return findings(
         sums,
-        Finding(
+        FindingRule(
             "assignment differs",
             "{key}, begun at LSN {branch_lsn}",
             "holds {messages} messages in {bytes} bytes for {topic}-{partition}; its COMMIT takes {taken_messages} in "

@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from spark_jobs.audit.findings import SUM, Finding, findings
+from spark_jobs.audit.findings import SUM, FindingRule, findings
 
 COMMITTED_ONCE: Final = "commits = 1 AND rollbacks = 0"
 
@@ -84,8 +84,8 @@ def outcome_findings(by_branch: DataFrame, first_lsn: int) -> DataFrame:
     def differs_from(what: str) -> str:
         return f"(promised_messages != {what}messages OR promised_bytes != {what}bytes)"
 
-    def about(problem: str, when: str, detail: str, since: str | None = None, lsn: str = "last_lsn") -> Finding:
-        return Finding(problem, "{key}, begun at LSN {branch_lsn}", detail, when, since, lsn)
+    def about(problem: str, when: str, detail: str, since: str | None = None, lsn: str = "last_lsn") -> FindingRule:
+        return FindingRule(problem, "{key}, begun at LSN {branch_lsn}", detail, when, since, lsn)
 
     return findings(
         by_branch,
@@ -155,7 +155,7 @@ def assignment_findings(records: DataFrame, by_branch: DataFrame, first_lsn: int
     judged = by_branch.where(f"{COMMITTED_ONCE} AND branch_lsn >= {first_lsn}")
     return findings(
         sums_beside_takes(records.where("kind = 'TX_PUT'"), records, judged),
-        Finding(
+        FindingRule(
             "assignment differs",
             "{key}, begun at LSN {branch_lsn}",
             "puts {messages} messages in {bytes} bytes into {topic}-{partition}; its COMMIT takes {taken_messages} in "
