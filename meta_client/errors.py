@@ -172,3 +172,12 @@ class NothingToRead(MetaError):
 
 class BrokerAway(MetaError):
     """Neither the partition's broker nor a slave of it is up. Start it, or wait."""
+
+
+class NoDatabase(MetaError):
+    """The argument is no usable database, or the package for it is not installed. Fix the code."""
+
+
+class NotInTransaction(MetaError):
+    """The connection commits each statement by itself: what is to go with the caller's rows would be stored without
+    them. Fix the code."""

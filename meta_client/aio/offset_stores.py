@@ -12,10 +12,10 @@ from meta_client.aio.transactions.drivers import is_asyncpg, is_psycopg
 from meta_client.aio.transactions.private_loop import connected
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
-from meta_client.consumer.offset_stores.errors import NoDatabase
 from meta_client.consumer.offset_stores.in_transaction import TransactionOffsetStore as Rules
 from meta_client.consumer.offset_stores.row_key import TABLE
 from meta_client.consumer.offsets import MovedByListeners, OffsetEntry
+from meta_client.errors import NoDatabase
 from zk.tree.nodes import Partition
 
 if TYPE_CHECKING:

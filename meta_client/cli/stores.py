@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from meta_client.client import Client
-from meta_client.consumer.offset_stores.errors import NoDatabase
 from meta_client.consumer.offset_stores.local_file import LocalOffsetStore
 from meta_client.consumer.offset_stores.row_key import TABLE
 from meta_client.consumer.offsets import OffsetStore, ZooKeeperOffsetStore
+from meta_client.errors import NoDatabase
 
 store_option = click.option(
     "--store", metavar="URL|DIR", help="Database or directory in which the group keeps its offsets."

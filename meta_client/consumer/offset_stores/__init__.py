@@ -2,8 +2,8 @@
 
 Each is an `OffsetStore` (meta_client.consumer.offsets). Its offsets only go forward, except by a reset.
 
-Read: errors, local_file -> row_key -> rows (the table, in SQLAlchemy Core) -> moves (of an offset) ->
-dbapi_rows (through a driver's connection) -> sql, in_transaction.
+Read: errors, local_file -> row_key -> rows (the table, in SQLAlchemy Core) -> moves (of an offset) -> sql,
+in_transaction.
 """
 
 from typing import TYPE_CHECKING, Any

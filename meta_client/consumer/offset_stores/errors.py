@@ -1,4 +1,5 @@
-"""Errors of an offset store, beside those of its disk or database, by what the caller does next."""
+"""Errors of an offset store, beside those of its disk or database, by what the caller does next. Stands alone: every
+store raises them."""
 
 from meta_client.protocol.errors import MetaError
 
@@ -15,14 +16,6 @@ class OffsetsMalformed(OffsetStoreError):
     """The stored value is no offset. Nothing was changed: examine it, repair it by hand, or delete it."""
 
 
-class NotInTransaction(OffsetStoreError):
-    """The connection commits each statement by itself: the offset would be stored without its rows. Fix the code."""
-
-
 class TakenMeanwhile(OffsetStoreError):
     """Another transaction moved the offset at the same moment. Let the error propagate: the batch is delivered
     again."""
-
-
-class NoDatabase(OffsetStoreError):
-    """The argument is no usable database, or the package for it is not installed. Fix the code."""

@@ -5,26 +5,23 @@ lock excludes a concurrent transaction.
 """
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from meta_client.consumer.config import check_group
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
-from meta_client.consumer.offset_stores.errors import NotInTransaction
 from meta_client.consumer.offset_stores.moves import batches, read_offset, store, take
 from meta_client.consumer.offset_stores.row_key import TABLE, row_key
 from meta_client.consumer.offsets import MovedByListeners, OffsetEntry
+from meta_client.sql.connections import executor_in_transaction, executor_of
 from zk.tree.nodes import Partition
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from meta_client.consumer.offset_stores.rows import OffsetRows
-
-
-_IN_TRANS: Final = 1  # SERVER_STATUS_IN_TRANS of MySQL's protocol
+    from meta_client.sql.executor import Executor
 
 
 class TransactionOffsetStore(MovedByListeners):
@@ -76,63 +73,18 @@ class TransactionOffsetStore(MovedByListeners):
 
     def _rows(self, connection: Any) -> "OffsetRows":
         """Return the table as *connection* sees it. Raises NotInTransaction, NoDatabase."""
-        own = _sqlalchemy_connection(connection)
-        rows = _rows_of(connection if own is None else own, self._table)
-        _check_in_transaction(connection if own is None else own.connection.driver_connection)
-        return rows
+        return _rows_of(executor_in_transaction(connection), self._table)
 
     @contextlib.contextmanager
     def _own(self) -> "Iterator[OffsetRows]":
         """Yield the table through a new connection, and commit."""
         opened = contextlib.closing(self._connect()) if callable(self._connect) else self._connect.connect()
         with opened as connection:
-            yield _rows_of(connection, self._table)
+            yield _rows_of(executor_of(connection), self._table)
             connection.commit()
 
 
-def _rows_of(connection: Any, table: str) -> "OffsetRows":
-    """Return the table through *connection*, of a driver or of SQLAlchemy. Raises NoDatabase."""
-    if _sqlalchemy_connection(connection) is not None:
-        from meta_client.consumer.offset_stores.rows import SqlAlchemyRows
+def _rows_of(executor: "Executor", table: str) -> "OffsetRows":
+    from meta_client.consumer.offset_stores.rows import OffsetRows
 
-        return SqlAlchemyRows(connection, table)
-    from meta_client.consumer.offset_stores.dbapi_rows import DbapiRows
-
-    return DbapiRows(connection, table)
-
-
-def _check_in_transaction(connection: Any) -> None:
-    """Raise NotInTransaction if *connection*, of any driver, would commit the next statement by itself."""
-    if getattr(connection, "in_transaction", False) is True:  # sqlite3, mysql.connector
-        return
-    if getattr(getattr(connection, "info", None), "transaction_status", 0):  # psycopg: 0 is IDLE
-        return
-    if getattr(connection, "_in_transaction", False) is True:  # pg8000
-        return
-    if getattr(connection, "server_status", 0) & _IN_TRANS:  # PyMySQL
-        return
-    autocommit = getattr(connection, "autocommit", False)
-    if callable(autocommit):  # PyMySQL, mysqlclient: this one is the setter
-        autocommit = connection.get_autocommit()
-    is_manual = hasattr(connection, "in_transaction") and getattr(connection, "isolation_level", "") is None  # sqlite3
-    if autocommit is True or is_manual:
-        raise NotInTransaction(
-            f"{type(connection).__module__}.{type(connection).__name__} is in autocommit mode, outside of a "
-            "transaction: the offset would be stored without your rows; begin one first"
-        )
-
-
-def _sqlalchemy_connection(given: Any) -> Any:
-    """Return *given* as a Connection of SQLAlchemy, that of a Session included; None for anything else."""
-    if "sqlalchemy" not in sys.modules:
-        return None  # not imported: it can't be one
-    from sqlalchemy import Connection
-
-    if isinstance(given, Connection):
-        return given
-    if "sqlalchemy.orm" in sys.modules:
-        from sqlalchemy.orm import Session, scoped_session
-
-        if isinstance(given, Session | scoped_session):
-            return given.connection()
-    return None
+    return OffsetRows(executor, table)

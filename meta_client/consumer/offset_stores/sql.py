@@ -5,11 +5,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from meta_client.consumer.config import check_group
-from meta_client.consumer.offset_stores.errors import NoDatabase
 from meta_client.consumer.offset_stores.moves import read_offset, store
 from meta_client.consumer.offset_stores.row_key import TABLE, row_key
-from meta_client.consumer.offset_stores.rows import SqlAlchemyRows
+from meta_client.consumer.offset_stores.rows import OffsetRows
 from meta_client.consumer.offsets import OffsetEntry
+from meta_client.errors import NoDatabase
+from meta_client.sql.executor import SqlAlchemyExecutor
 from zk.tree.nodes import Partition
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class SqlOffsetStore:
     def load(self, topic: str, partition: Partition) -> int | None:
         """Return the stored offset; None if there is none. Raises SQLAlchemyError, OffsetsMalformed."""
         with self._engine.connect() as connection:
-            rows = SqlAlchemyRows(connection, self._table)
+            rows = OffsetRows(SqlAlchemyExecutor(connection), self._table)
             if not self._is_made:
                 rows.create()
                 self._is_made = True
@@ -51,7 +52,7 @@ class SqlOffsetStore:
         """Store *entries* in one transaction, except those that would go back without being resets. Durable on return,
         as far as the database is. Raises SQLAlchemyError: all or nothing is stored then."""
         with self._engine.begin() as connection:
-            store(SqlAlchemyRows(connection, self._table), self.group, entries)
+            store(OffsetRows(SqlAlchemyExecutor(connection), self._table), self.group, entries)
 
     def close(self) -> None:
         """Close the connections of an engine made here, once the consumer is closed. Idempotent."""

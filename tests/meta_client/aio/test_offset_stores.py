@@ -12,9 +12,8 @@ import pytest
 from meta_client.aio import Client, TransactionOffsetStore
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.messages.batch import Batch
-from meta_client.consumer.offset_stores.errors import NoDatabase, NotInTransaction
 from meta_client.consumer.offsets import OffsetEntry
-from meta_client.errors import ConsumerMisuse
+from meta_client.errors import ConsumerMisuse, NoDatabase, NotInTransaction
 from tests.fixtures.loops import in_loop
 from tests.fixtures.postgres import Database
 from tests.meta_client.aio.transactions.ways import WAYS, Opened, Source, asyncpg_words, source

@@ -25,9 +25,9 @@ from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offset_stores import SqlOffsetStore, TransactionOffsetStore
-from meta_client.consumer.offset_stores.errors import NoDatabase, NotInTransaction, OffsetsMalformed, TakenMeanwhile
+from meta_client.consumer.offset_stores.errors import OffsetsMalformed, TakenMeanwhile
 from meta_client.consumer.offsets import OffsetEntry
-from meta_client.errors import ConsumerMisuse
+from meta_client.errors import ConsumerMisuse, NoDatabase, NotInTransaction
 from tests.fixtures.postgres import Database, connect_plain
 from zk.embedded.chroot import Chroot
 from zk.tree.nodes import Partition

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
-from meta_client.consumer.offset_stores.dbapi_rows import DbapiRows
 from meta_client.consumer.offset_stores.moves import read_offset, store, take
 from meta_client.consumer.offset_stores.row_key import TABLE, row_key
+from meta_client.consumer.offset_stores.rows import OffsetRows
 from meta_client.consumer.offsets import OffsetEntry
+from meta_client.sql.dbapi_executor import DbapiExecutor
 from tests.fixtures.thoroughness import examples
 from zk.tree.nodes import Partition
 
@@ -39,7 +40,7 @@ def batch(first: int, last: int) -> Batch:
 @given(DELIVERIES, RESETS)
 def test_each_message_takes_effect_once(deliveries: list[tuple[int, int, bool]], resets: dict[int, int]) -> None:
     connection = sqlite3.connect(":memory:")
-    rows = DbapiRows(connection, TABLE)
+    rows = OffsetRows(DbapiExecutor(connection), TABLE)
     rows.create()
     connection.execute("CREATE TABLE effects (number int)")
     connection.commit()

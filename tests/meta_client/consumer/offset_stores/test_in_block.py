@@ -11,8 +11,9 @@ import pymysql
 import pytest
 
 from meta_client.consumer.offset_stores import TransactionOffsetStore
-from meta_client.consumer.offset_stores.errors import NotInTransaction, TakenMeanwhile
+from meta_client.consumer.offset_stores.errors import TakenMeanwhile
 from meta_client.coordinator.errors import CoordinatorError
+from meta_client.errors import NotInTransaction
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.postgres import connect_plain
 from tests.meta_client.consumer.offset_stores.test_databases import FRAME, A, batch

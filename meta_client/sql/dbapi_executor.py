@@ -1,4 +1,4 @@
-"""Offset table through a PEP 249 connection of any driver: the caller's, in the caller's transaction.
+"""Executes statements through a PEP 249 connection of any driver: the caller's, in the caller's transaction.
 
 SQLAlchemy compiles the statements and the driver's own cursor executes them. An engine around the connection would
 begin, reset and commit the transaction by its own rules.
@@ -10,39 +10,40 @@ from contextlib import closing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from meta_client.consumer.offset_stores.errors import NoDatabase
-from meta_client.consumer.offset_stores.rows import OffsetRows
+from meta_client.errors import NoDatabase
+from meta_client.sql.core import Executable
+from meta_client.sql.executor import Executor
 
 if TYPE_CHECKING:
-    from sqlalchemy import Compiled, Dialect, Executable
+    from sqlalchemy import Compiled, Dialect
 
 # Styles of drivers' parameters, and of the statements for them: every driver of pyformat takes these by position too.
 _STYLES: Final = {style: style for style in ("qmark", "format", "numeric", "named")} | {"pyformat": "format"}
 
 
-class DbapiRows(OffsetRows):
+class DbapiExecutor(Executor):
     """Through a connection of a driver."""
 
-    def __init__(self, connection: Any, table: str) -> None:
+    def __init__(self, connection: Any) -> None:
         """Raises NoDatabase if *connection* is not of a PEP 249 driver."""
         driver = _driver_of(connection)
         # Names are quoted: PARTITION and OFFSET are words of SQL in some databases.
-        super().__init__(connection, table, driver.Error, quote=True)
+        super().__init__(connection, driver.Error, quote=True)
         is_mysql = any(name in driver.__name__.lower() for name in ("mysql", "mariadb"))
         self._dialect = _dialect(_STYLES[driver.paramstyle], is_mysql=is_mysql)
 
-    def _execute(self, statement: "Executable", values: Mapping[str, object]) -> int:
-        with closing(self._connection.cursor()) as cursor:
+    def execute(self, statement: Executable, values: Mapping[str, object]) -> int:
+        with closing(self.connection.cursor()) as cursor:
             cursor.execute(*self._compiled(statement, values))
             return int(cursor.rowcount)
 
-    def _scalar(self, statement: "Executable", values: Mapping[str, object]) -> object:
-        with closing(self._connection.cursor()) as cursor:
+    def scalar(self, statement: Executable, values: Mapping[str, object]) -> object:
+        with closing(self.connection.cursor()) as cursor:
             cursor.execute(*self._compiled(statement, values))
             rows = list(cursor.fetchall())
         return _first(rows[0]) if rows else None
 
-    def _compiled(self, statement: "Executable", values: Mapping[str, object]) -> tuple[str, Any]:
+    def _compiled(self, statement: Executable, values: Mapping[str, object]) -> tuple[str, Any]:
         compiled = _compiled(statement, self._dialect)
         if not values:
             return compiled.string, ()
@@ -60,7 +61,7 @@ def _dialect(style: Any, *, is_mysql: bool) -> "Dialect":
 
 
 @lru_cache(maxsize=128)
-def _compiled(statement: "Executable", dialect: "Dialect") -> "Compiled":
+def _compiled(statement: Executable, dialect: "Dialect") -> "Compiled":
     compiled: Compiled = cast("Any", statement).compile(dialect=dialect)
     return compiled
 

@@ -1,0 +1,64 @@
+"""SQLAlchemy Core's names, and a column type that means the same in every database. Without SQLAlchemy, an extra, this
+raises NoDatabase when it is imported."""
+
+from meta_client.errors import NoDatabase
+
+try:
+    from sqlalchemy import (
+        BigInteger,
+        Column,
+        Connection,
+        Executable,
+        Integer,
+        LargeBinary,
+        MetaData,
+        String,
+        Table,
+        bindparam,
+        delete,
+        exc,
+        false,
+        func,
+        insert,
+        select,
+        update,
+    )
+    from sqlalchemy.dialects import mssql, mysql
+    from sqlalchemy.schema import CreateTable
+except ModuleNotFoundError as error:
+    if error.name != "sqlalchemy":
+        raise
+    text = "a table of ours in your database needs the package sqlalchemy: pip install 'metaq-broker[sql]'"
+    raise NoDatabase(text) from error
+
+__all__ = [
+    "BigInteger",
+    "Column",
+    "Connection",
+    "CreateTable",
+    "Executable",
+    "Integer",
+    "LargeBinary",
+    "MetaData",
+    "String",
+    "Table",
+    "bindparam",
+    "bytewise_text",
+    "delete",
+    "exc",
+    "false",
+    "func",
+    "insert",
+    "select",
+    "update",
+]
+
+
+def bytewise_text(length: int) -> String:
+    """Return a type for text that compares byte by byte, which MySQL and SQL Server do not by default: two topics would
+    be one."""
+    return (
+        String(length)
+        .with_variant(mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+        .with_variant(mssql.VARCHAR(length, collation="Latin1_General_100_BIN2_UTF8"), "mssql")
+    )
