@@ -42,6 +42,7 @@ SUMMARIES: Final = {
     "offsets": "Where a topic's partitions begin and end, and where they were at a time.",
     "groups": "List consumer groups, owners and lag; set a group to other offsets.",
     "txn": "What is in doubt, and how to end it by hand.",
+    "outbox": "Messages as rows of your database, and the relay that moves them to brokers.",
     "doctor": "Examine the cluster's nodes in ZooKeeper, and repair metaq's own.",
     "access": "Principals that brokers know, and what each may do.",
     "checkpoint": "Have a checkpoint written now, live or offline.",

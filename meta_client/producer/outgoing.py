@@ -65,7 +65,7 @@ def encode_message(
         attribute = TRACING.hooks.attribute(topic, attribute)
     whole = payload if type(payload) is bytes else payload_bytes(payload)
     if len(whole) > DATA_BYTES_MAX:  # also if compressed: consumers decompress no more
-        raise _too_long(topic, len(whole))
+        raise message_too_long(topic, len(whole))
     if compression is not None:
         flag, body = encode_body(whole, attribute, compression.codec, compression.bytes_min)
     elif attribute is not None:
@@ -73,7 +73,7 @@ def encode_message(
     else:
         return 0, whole
     if len(body) > DATA_BYTES_MAX:
-        raise _too_long(topic, len(body))
+        raise message_too_long(topic, len(body))
     return flag, body
 
 
@@ -85,7 +85,8 @@ def payload_bytes(payload: object) -> bytes:
         raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it") from None
 
 
-def _too_long(topic: str, size: int) -> LocalProtocolError:
+def message_too_long(topic: str, size: int) -> LocalProtocolError:
+    """Return the error for a message of *size* bytes."""
     return LocalProtocolError(
         f"send {topic}: a message of {size} bytes is longer than {DATA_BYTES_MAX}, "
         "which consumers refuse: send it in parts, or a reference to it"

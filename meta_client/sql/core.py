@@ -5,16 +5,23 @@ from meta_client.errors import NoDatabase
 
 try:
     from sqlalchemy import (
+        TIMESTAMP,
         BigInteger,
         Column,
         Connection,
+        Dialect,
+        Engine,
         Executable,
+        Identity,
         Integer,
         LargeBinary,
         MetaData,
+        NullPool,
         String,
         Table,
+        Text,
         bindparam,
+        create_engine,
         delete,
         exc,
         false,
@@ -23,33 +30,43 @@ try:
         select,
         update,
     )
+    from sqlalchemy import text as sql_text
     from sqlalchemy.dialects import mssql, mysql
     from sqlalchemy.schema import CreateTable
 except ModuleNotFoundError as error:
     if error.name != "sqlalchemy":
         raise
-    text = "a table of ours in your database needs the package sqlalchemy: pip install 'metaq-broker[sql]'"
-    raise NoDatabase(text) from error
+    reason = "a table of ours in your database needs the package sqlalchemy: pip install 'metaq-broker[sql]'"
+    raise NoDatabase(reason) from error
 
 __all__ = [
+    "TIMESTAMP",
     "BigInteger",
     "Column",
     "Connection",
     "CreateTable",
+    "Dialect",
+    "Engine",
     "Executable",
+    "Identity",
     "Integer",
     "LargeBinary",
     "MetaData",
+    "NullPool",
     "String",
     "Table",
+    "Text",
     "bindparam",
     "bytewise_text",
+    "create_engine",
     "delete",
     "exc",
     "false",
     "func",
     "insert",
+    "mysql",
     "select",
+    "sql_text",
     "update",
 ]
 

@@ -56,6 +56,12 @@ FROM information_schema.tables AS t WHERE table_schema = DATABASE() AND table_na
 _HOME: Final = {True: "CONCAT(@@server_id, '/', DATABASE())", False: "CONCAT(@@server_uuid, '/', DATABASE())"}
 
 SECRET: Final = ("password", "ssl_key_password")
+_OURS: Final[Mapping[str, Any]] = {
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    "read_timeout": ANSWER_TIMEOUT_S,
+    "write_timeout": ANSWER_TIMEOUT_S,
+    "program_name": "metaq resolver",
+}
 _IN_URL: Final = ("unix_socket", "charset", "ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password", "read_default_file")
 
 
@@ -193,13 +199,7 @@ def _connect_as(connection: Any, known: Known) -> Connect:
 
 def _connect(**how: Any) -> Any:
     try:
-        return pymysql.connect(
-            **how,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            read_timeout=ANSWER_TIMEOUT_S,
-            write_timeout=ANSWER_TIMEOUT_S,
-            program_name="metaq resolver",
-        )
+        return pymysql.connect(**{**_OURS, **how})
     except (OSError, LookupError, ValueError, AttributeError) as error:  # the driver trips over a parameter
         raise CannotEnlist(f"no connection can be made so: {type(error).__name__}: {one_line(error)}") from error
 
@@ -218,9 +218,9 @@ DRIVER: Final = Driver(
 )
 
 
-def connect(url: str) -> Any:
-    """Return a new connection to the database at *url*. Raises CannotEnlist, pymysql.Error."""
-    return _connect(**parameters(url))
+def connect(url: str, **how: Any) -> Any:
+    """Return a new connection to the database at *url*, made as *how* says, too. Raises CannotEnlist, pymysql.Error."""
+    return _connect(**parameters(url), **how)
 
 
 def open_table(url: str) -> SqlTable:

@@ -63,5 +63,11 @@ def table_of(xid: Xid) -> str | None:
     return None if match is None or _BQUAL.fullmatch(xid.bqual) is None else match[1]
 
 
+def name_in(gtrid: str) -> TableName | None:
+    """Return the table of a transaction's name; None for any other text."""
+    match = _GTRID.fullmatch(gtrid)
+    return None if match is None else TableName(match[1])
+
+
 # the prefix, the table's id, the nonce, and two separators
 assert len(PREFIX) + 1 + 32 + 1 + 22 <= GTRID_BYTES_MAX

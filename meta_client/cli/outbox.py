@@ -1,0 +1,207 @@
+"""`metaq outbox`: messages that wait as rows of a database, and what moves them to brokers."""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from meta_client.cli.decision_table import database_option, raised_again
+from meta_client.cli.options import connected
+from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.logs.setup import LogFormat, log_options, set_up_logs
+from meta_client.operations.option_types import Seconds
+from meta_client.operations.text import age_text, printable, tell
+from meta_client.producer.partitioners import ByAttribute
+from meta_client.protocol.compression import Codec
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from meta_client.outbox.relay import Relay
+
+LISTED_MAX: Final = 1_000
+COLUMNS: Final = ("id", "topic", "attribute", "bytes", "age", "refused")
+
+
+@click.group()
+def outbox() -> None:
+    """Messages that services add to their own transactions as rows, and a relay moves to brokers, exactly once.
+
+    A service needs no broker to commit. Consumers wait for the relay. `Client.transaction` needs no relay, and its
+    messages are seen at once.
+
+    \b
+    metaq outbox init --database postgresql://owner@host/shop
+    metaq outbox relay --database postgresql://relay@host/shop
+    metaq outbox list --database postgresql://relay@host/shop
+    """
+
+
+@outbox.command()
+@database_option
+@click.option("--sql", "shows_sql", is_flag=True, help="Print the statements for a migration; execute none.")
+def init(url: str, shows_sql: bool) -> None:
+    """Make the tables of an outbox, and the decision table that its relay needs. What is there stays.
+
+    --sql prints the outbox's statements alone: those of the decision table come from `metaq txn init --sql`.
+    """
+    from meta_client.outbox import rows
+    from meta_client.outbox.engines import engine_at
+    from meta_client.transactions import databases
+    from meta_client.transactions.table import KEEP_S
+
+    if shows_sql:
+        click.echo(rows.ddl(engine_at(url).dialect), nl=False)
+        return
+    identity = databases.init(url, KEEP_S)
+    with _opened(url) as connection:
+        rows.create(connection)
+    click.echo(f"outbox {rows.TABLE}, decision table {identity.name.table_id}")
+
+
+@outbox.command()
+@database_option
+@zk_option
+@click.option(
+    "--rows", "rows_max", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Messages of a batch."
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=Seconds(0.001),
+    default=0.05,
+    show_default=True,
+    help="Seconds between two looks at an empty outbox.",
+)
+@click.option(
+    "--compression", type=click.Choice([codec.label for codec in Codec]), help="Compress where a topic allows it."
+)
+@click.option(
+    "--round-robin", is_flag=True, help="Spread messages of one attribute over partitions; their order is lost."
+)
+@click.option("--once", is_flag=True, help="End when nothing more can be moved now.")
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    help="Serve metrics and health over HTTP on 127.0.0.1. 0: any free one. Without it: off.",
+)
+@log_options()
+@json_option
+def relay(
+    url: str,
+    zk: str,
+    rows_max: int,
+    interval_s: float,
+    compression: str | None,
+    round_robin: bool,
+    once: bool,
+    admin_port: int | None,
+    log_level: str,
+    log_format: LogFormat,
+    as_json: bool,
+) -> None:
+    """Move messages from the outbox to brokers, oldest first, until Ctrl-C.
+
+    A batch of rows is deleted and its messages are sent in one transaction, both or neither: a relay may be killed at
+    any moment. Any number may run: they take turns, and one goes on where another died. Messages of one attribute go to
+    one partition, in order. One that a broker refuses is set aside, and the others go on: `metaq outbox list`. While a
+    topic has no broker, its messages wait. Exit status of --once: 1 if some still wait or are set aside.
+    """
+    from meta_client.outbox.relay import Relay
+
+    set_up_logs(log_level, log_format)
+    with connected(zk) as client, contextlib.ExitStack() as stack:
+        producer = client.producer(compression=compression, partitioner=None if round_robin else ByAttribute())
+        moving = Relay(client, url, producer, rows_max=rows_max, interval_s=interval_s)
+        stack.callback(moving.close)
+        moving.check()
+        if admin_port is not None:
+            from meta_client.outbox.relay_metrics import serve_relay_admin  # imported on first use
+
+            stack.enter_context(serve_relay_admin(moving, admin_port))
+        _run_passes(moving, once=once, as_json=as_json)
+        if once:
+            moving.read_status()
+            if moving.trouble is not None or moving.status is None or moving.status.waiting or moving.status.refused:
+                tell(f"warning: not all of it was moved: {moving.trouble or 'see metaq outbox list'}")
+                raise SystemExit(1)
+
+
+def _run_passes(moving: "Relay", *, once: bool, as_json: bool) -> None:
+    """Run passes, and show the counts when they have changed, once a second at most."""
+    shown, show_at = moving.counts, 0.0
+    with raised_again() as check:
+        while True:
+            again = moving.run_pass()
+            check()
+            is_over = once and not again
+            if moving.counts != shown and (is_over or time.monotonic() >= show_at):
+                shown, show_at = moving.counts, time.monotonic() + 1.0
+                counts = asdict(shown)
+                words = " ".join(f"{name}={count}" for name, count in counts.items())
+                click.echo(json.dumps(counts) if as_json else words)
+            if is_over:
+                return
+            if not again:
+                time.sleep(moving.pause_s)
+                check()
+
+
+@outbox.command(name="list")
+@database_option
+@json_option
+def list_waiting(url: str, as_json: bool) -> None:
+    """Count what waits, and list the messages that were set aside, with the reason.
+
+    Once the cause is mended: `metaq outbox retry`. To give one up, delete its row. Exit status 1 if some are set aside.
+    """
+    from meta_client.outbox import rows
+
+    with _opened(url) as connection:
+        found, refused = rows.status(connection), rows.refused_rows(connection, LISTED_MAX)
+    if as_json:
+        click.echo(json.dumps(found._asdict() | {"rows": [row._asdict() for row in refused]}))
+    else:
+        oldest = "" if found.oldest_age_s is None else f", the oldest for {age_text(found.oldest_age_s)}"
+        moved = "never" if found.relayed_age_s is None else f"{age_text(found.relayed_age_s)} ago"
+        click.echo(f"{found.waiting} wait{oldest}; last moved: {moved}; {found.refused} set aside")
+        if refused:
+            shown = [row._asdict() | {"age": age_text(row.age_s), "refused": printable(row.refused)} for row in refused]
+            print_rows(COLUMNS, shown, as_json=False, empty="")
+        if found.refused > len(refused):
+            tell(f"the first {len(refused)} of {found.refused} are listed")
+    if found.refused:
+        raise SystemExit(1)
+
+
+@outbox.command()
+@database_option
+@click.argument("ids", nargs=-1, type=int, metavar="[ID]...")
+@click.option("--all", "is_all", is_flag=True, help="Every message that was set aside.")
+def retry(url: str, ids: tuple[int, ...], is_all: bool) -> None:
+    """Have messages that were set aside wait for the relay again, in their old places."""
+    from meta_client.outbox import rows
+
+    if bool(ids) == is_all:
+        raise click.UsageError("name the ids that `metaq outbox list` shows, or --all")
+    with _opened(url) as connection:
+        count = rows.retry(connection, None if is_all else ids)
+    click.echo(f"{count} wait again")
+
+
+@contextlib.contextmanager
+def _opened(url: str) -> "Iterator[Connection]":
+    """Yield a connection to the database. Raises NoOutbox for its errors."""
+    from meta_client.outbox.engines import engine_at
+    from meta_client.outbox.relay import outbox_errors
+
+    engine = engine_at(url)
+    try:
+        with outbox_errors(), engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()

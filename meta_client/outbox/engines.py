@@ -1,0 +1,47 @@
+"""Engine for a database that is named as for `metaq txn`, with time limits for its connections."""
+
+import functools
+from typing import Any, Final
+
+from meta_client.sql.core import Engine, NullPool, create_engine
+from meta_client.transactions.databases import place_of_url
+
+CONNECT_TIMEOUT_S: Final = 5
+LOCK_TIMEOUT_S: Final = 10  # for another relay
+STATEMENT_TIMEOUT_S: Final = 60
+PROGRAM: Final = "metaq-relay"  # in listings of the database and of brokers
+
+
+def engine_at(url: str) -> Engine:
+    """Return an engine for the database at *url*. Does not connect. Raises CannotEnlist."""
+    kind, where = place_of_url(url)
+    match kind:
+        case "sqlite":
+            return create_engine("sqlite://", creator=functools.partial(_sqlite, where), poolclass=NullPool)
+        case "mysql":
+            return create_engine("mysql+pymysql://", creator=functools.partial(_mysql, where))
+    return create_engine("postgresql+psycopg://", creator=functools.partial(_postgres, where))
+
+
+def _sqlite(path: str) -> Any:
+    import sqlite3
+
+    return sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, check_same_thread=False)
+
+
+def _mysql(url: str) -> Any:
+    from pymysql.constants import CLIENT  # PyMySQL: metaq-broker[mysql]
+
+    from meta_client.transactions.mysql import connect
+
+    return connect(url, client_flag=CLIENT.FOUND_ROWS, program_name=PROGRAM)  # counts rows as other databases do
+
+
+def _postgres(dsn: str) -> Any:
+    import psycopg
+
+    connection = psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_S, application_name=PROGRAM, autocommit=True)
+    connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
+    connection.execute(f"SET statement_timeout = '{STATEMENT_TIMEOUT_S}s'")
+    connection.autocommit = False
+    return connection

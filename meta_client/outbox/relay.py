@@ -1,0 +1,294 @@
+"""Relay: moves the messages of an outbox to brokers, each exactly once.
+
+A batch of rows is deleted, and its messages are sent, in one `Client.transaction`: its decision row makes both or
+neither happen, whatever dies. Batches are moved one at a time, by one relay at a time, in the order of the rows.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final, Self
+
+from meta_client.client import Client
+from meta_client.coordinator.errors import CannotEnlist, HeuristicOutcome, PrepareFailed
+from meta_client.errors import NoBroker, NoPartition, PartitionClosed, SendRefused, TryAgain
+from meta_client.net.backoff import Backoff
+from meta_client.outbox import rows
+from meta_client.outbox.engines import PROGRAM, engine_at
+from meta_client.outbox.rows import OutboxRow, OutboxStatus
+from meta_client.producer.partitioners import ByAttribute
+from meta_client.producer.producer import Producer
+from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.protocol.errors import LocalProtocolError, MetaError
+from meta_client.sql.core import Connection, Engine, exc
+from meta_client.transactions.brokers import Brokers
+from meta_client.transactions.names import name_in
+from meta_client.transactions.statements import one_line
+from zk.errors import ZooKeeperError
+from zk.tree.paths import InvalidName
+
+log = logging.getLogger(__name__)
+
+ROWS_MAX: Final = 1_000  # of a batch
+BYTES_MAX: Final = 8 * 1024 * 1024
+INTERVAL_S: Final = 0.05  # between two looks at an empty outbox
+PASS_OVER_S: Final = 1.0  # a topic that no broker takes now
+STATUS_S: Final = 5.0
+CLOSE_S: Final = 20.0  # exceeds the wait for any single answer
+INIT: Final = "metaq outbox init --database URL"
+
+
+class NoOutbox(CannotEnlist):
+    """The database has no outbox, or this role may not use it. The message names the command that makes it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the database has no outbox that can be used: {why}; run `{INIT}` once")
+
+
+@contextmanager
+def outbox_errors() -> Iterator[None]:
+    """Raise a database's errors as NoOutbox, in one line: the statement and its parameters follow."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        raise NoOutbox(one_line(error.orig or error)) from error
+
+
+class RowsChanged(MetaError):
+    """Another program than a relay changed rows while they were moved. Nothing was moved: leave the rows to relays, which
+    try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayCounts:
+    """Totals since the start. Immutable."""
+
+    moved: int = 0  # messages
+    refused: int = 0  # messages set aside
+    failed_passes: int = 0
+
+
+class _Unsendable(Exception):
+    """The message of a row can't be sent at all."""
+
+    def __init__(self, row: OutboxRow, error: Exception) -> None:
+        super().__init__(one_line(error))
+        self.row = row
+
+
+class Relay:
+    """Moves what waits in an outbox. As a context manager it does so in a thread of its own; or call `run_pass`.
+
+        with Client(zookeeper) as client, Relay(client, "postgresql://relay@host/shop"):
+            ...
+
+    Any number of relays may serve one outbox: they take turns. A message that a broker refuses is set aside, with the
+    reason (`metaq outbox list`), and the others go on; while a topic has no broker, its messages wait. One thread.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        database: Engine | str,
+        producer: Producer | None = None,
+        *,
+        rows_max: int = ROWS_MAX,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        """*database*: a URL as for `metaq txn`, or an Engine of SQLAlchemy; it has a decision table, too. *producer*
+        gives partitioner and compression; without one messages of one attribute go to one partition, in order. Does not
+        connect. Raises CannotEnlist."""
+        self.counts = RelayCounts()
+        self.trouble: str | None = None  # of the last pass
+        self.status: OutboxStatus | None = None  # a few seconds old; None: not known
+        self._client = client
+        self._is_own = isinstance(database, str)
+        self._engine = engine_at(database) if isinstance(database, str) else database
+        self._producer = producer or client.producer(partitioner=ByAttribute())
+        self._rows_max = rows_max
+        self._interval_s = interval_s
+        self._limit = rows_max  # of the next batch
+        self._sent: list[OutboxRow] = []  # of the last one
+        self._finished = ""  # name of the last batch that its brokers have committed
+        self._passed_over: dict[str, float] = {}  # by topic, until when
+        self._backoff = Backoff()
+        self._status_at = 0.0
+        self._pass_ended_at: float | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metaq relay", daemon=True)
+
+    def check(self) -> None:
+        """Look for the outbox. Raises NoOutbox."""
+        with outbox_errors(), self._engine.connect() as connection:
+            if not rows.is_complete(connection):
+                raise NoOutbox(f"{rows.RELAY_TABLE} is empty")
+
+    def run_pass(self) -> bool:
+        """Move a batch of what waits; return True if more may be done at once. Raises nothing: `trouble` says what
+        failed, and a later call repeats it."""
+        try:
+            again = self._run_pass()
+            self._maybe_read_status()
+        except (MetaError, ZooKeeperError, exc.SQLAlchemyError) as error:
+            self._failed(one_line(error.orig if isinstance(error, exc.DBAPIError) and error.orig else error))
+            return False
+        finally:
+            self._pass_ended_at = time.monotonic()
+        if self.trouble is not None:
+            log.info("outbox can be moved again")
+        self._backoff, self.trouble = Backoff(), None
+        return again
+
+    def read_status(self) -> None:
+        """Count what the outbox holds, into `status`. Raises the database's errors."""
+        self.status = None
+        with self._engine.connect() as connection:
+            self.status = rows.status(connection)
+
+    @property
+    def last_pass_age_s(self) -> float | None:
+        """Seconds since the last pass ended; None: none has. Any thread."""
+        return None if self._pass_ended_at is None else time.monotonic() - self._pass_ended_at
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds to wait before the next pass, after one that moved nothing."""
+        return max(self._interval_s, self._backoff.backoff_s(time.monotonic()))
+
+    @property
+    def waiting_for(self) -> tuple[str, ...]:
+        """Topics that no broker takes at present. Any thread."""
+        return tuple(sorted(self._passed_over.copy()))
+
+    def __enter__(self) -> Self:
+        """Begin to move. Raises NoOutbox."""
+        self.check()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the thread after its batch. Idempotent."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_S)
+        if self._is_own:
+            self._engine.dispose()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                again = self.run_pass()
+            except Exception:  # a bug: a later pass repeats what this one left
+                log.exception("relay pass failed, and is repeated")
+                again = False
+            if not again:
+                self._closing.wait(self.pause_s)
+
+    def _run_pass(self) -> bool:
+        self._sent = []
+        try:
+            moved = self._move()
+        except _Unsendable as error:
+            self._set_aside(error.row, str(error))
+            return True
+        except PrepareFailed as error:
+            self._limit = max(1, len(self._sent) // 2)  # the refused one may be any of them; or they were too many
+            match _refusal_in(error):
+                case None:
+                    raise
+                case TryAgain() | PartitionClosed() as refusal:
+                    self._pass_over(refusal.destination.topic, refusal)
+                case refusal if len(self._sent) == 1:
+                    self._set_aside(self._sent[0], one_line(refusal))
+            return True
+        self._limit = min(self._rows_max, self._limit * 2)
+        self.counts = replace(self.counts, moved=self.counts.moved + moved)
+        return moved > 0
+
+    def _move(self) -> int:
+        now = time.monotonic()
+        self._passed_over = {topic: until for topic, until in self._passed_over.items() if until > now}
+        with self._engine.connect() as connection:
+            if not rows.has_waiting(connection, self._passed_over):
+                return 0
+            connection.rollback()
+            # It waits for the brokers: a batch that is prepared later may be committed earlier.
+            with self._client.transaction(connection, wait=True) as transaction:
+                if not rows.lock(connection):
+                    raise NoOutbox(f"{rows.RELAY_TABLE} is empty")
+                self._finish_last(connection)
+                transaction.join(self._producer)
+                self._send(rows.oldest(connection, self._passed_over, self._limit, BYTES_MAX))
+                if self._sent:
+                    if rows.remove(connection, [row.id for row in self._sent]) != len(self._sent):
+                        raise RowsChanged("rows of the outbox were changed while they were moved: nothing was moved")
+                    rows.name_batch(connection, transaction.gtrid)
+            self._finished = transaction.gtrid
+        return len(self._sent)
+
+    def _finish_last(self, connection: Connection) -> None:
+        """Have brokers commit the last batch, if its relay may have died before: its messages come before those of the
+        next. Raises Unreachable."""
+        gtrid, brokers = rows.last_batch(connection) or ("", ())
+        if gtrid == self._finished or (name := name_in(gtrid)) is None:
+            return
+        there = Brokers(XaVerbs(self._client.topology, self._client.connections, name.qualifier, PROGRAM), name)
+        for broker_id in brokers:
+            try:
+                there.commit(gtrid, broker_id)
+            except HeuristicOutcome as error:  # a resolver puts it on record
+                log.error("the batch before was ended otherwise error=%s", error)
+        self._finished = gtrid
+
+    def _send(self, waiting: Sequence[OutboxRow]) -> None:
+        """Send the messages of *waiting*, without waiting; those of topics without a broker stay."""
+        for row in waiting:
+            if row.topic in self._passed_over:
+                continue
+            try:
+                self._producer.send_async(row.topic, row.payload, row.attribute, row.partition)
+            except (NoPartition, NoBroker) as error:
+                self._pass_over(row.topic, error)
+            except (LocalProtocolError, InvalidName, TypeError, ValueError) as error:
+                raise _Unsendable(row, error) from error
+            else:
+                self._sent.append(row)
+
+    def _pass_over(self, topic: str, error: Exception) -> None:
+        """Leave the messages of *topic* where they are for a moment; the others need not wait for them."""
+        self._passed_over[topic] = time.monotonic() + PASS_OVER_S
+        log.warning("messages wait topic=%s reason=%s", topic, one_line(error))
+
+    def _set_aside(self, row: OutboxRow, reason: str) -> None:
+        with self._engine.connect() as connection:
+            rows.refuse(connection, row.id, reason)
+        self.counts = replace(self.counts, refused=self.counts.refused + 1)
+        log.error("message set aside, see metaq outbox list id=%d topic=%s reason=%s", row.id, row.topic, reason)
+
+    def _failed(self, reason: str) -> None:
+        self.counts = replace(self.counts, failed_passes=self.counts.failed_passes + 1)
+        self._backoff.failed(time.monotonic())
+        if reason != self.trouble:
+            log.warning("outbox not moved, and tried again reason=%s", reason)
+        self.trouble = reason
+
+    def _maybe_read_status(self) -> None:
+        if (now := time.monotonic()) >= self._status_at:
+            self._status_at = now + STATUS_S
+            self.read_status()
+
+
+def _refusal_in(error: BaseException | None) -> SendRefused | None:
+    """Return the broker's refusal of a message that *error* comes from; None if it has another cause."""
+    while error is not None and not isinstance(error, SendRefused):
+        error = error.__cause__
+    return error

@@ -1,0 +1,59 @@
+"""Metrics and health of a relay. Read on any thread."""
+
+import functools
+from collections.abc import Iterator
+from typing import Final
+
+from meta_client.admin.families import Family, MetricKind, Sample
+from meta_client.admin.health import Health
+from meta_client.admin.server import AdminServer
+from meta_client.admin.serving import serve_samples
+from meta_client.outbox.relay import Relay
+
+MOVED: Final = Family("metaq_outbox_messages_moved_total", MetricKind.COUNTER, "Messages that it moved to brokers.")
+SET_ASIDE: Final = Family(
+    "metaq_outbox_messages_refused_total", MetricKind.COUNTER, "Messages that it set aside: see metaq outbox list."
+)
+FAILED: Final = Family(
+    "metaq_outbox_failed_passes_total", MetricKind.COUNTER, "Passes that moved nothing: database or brokers away."
+)
+WAITING: Final = Family(
+    "metaq_outbox_messages_waiting", MetricKind.GAUGE, "Messages that wait, seconds ago; absent while not known."
+)
+WAITING_AGE: Final = Family(
+    "metaq_outbox_messages_waiting_oldest_age_seconds",
+    MetricKind.GAUGE,
+    "Age of the oldest of these by the database's clock; absent without one.",
+)
+REFUSED: Final = Family(
+    "metaq_outbox_messages_refused", MetricKind.GAUGE, "Messages set aside at present; absent while not known."
+)
+LAST_PASS: Final = Family(
+    "metaq_outbox_last_pass_age_seconds", MetricKind.GAUGE, "Time since its last pass ended; absent before the first."
+)
+FAMILIES: Final = (MOVED, SET_ASIDE, FAILED, WAITING, WAITING_AGE, REFUSED, LAST_PASS)
+
+
+def serve_relay_admin(relay: Relay, port: int) -> AdminServer:
+    """Serve metrics and health of *relay* on 127.0.0.1 until the server is closed. Raises CannotServe."""
+    return serve_samples(functools.partial(samples, relay), functools.partial(ready, relay), port)
+
+
+def ready(relay: Relay) -> Health:
+    """Return whether the last pass reached the database and the brokers, and every topic has one."""
+    if relay.last_pass_age_s is None:
+        return Health(("it has not looked yet",))
+    without = [f"no broker takes messages of topic {topic}" for topic in relay.waiting_for]
+    return Health((*((relay.trouble,) if relay.trouble else ()), *without))
+
+
+def samples(relay: Relay) -> Iterator[Sample]:
+    counts = relay.counts
+    yield Sample(MOVED, counts.moved)
+    yield Sample(SET_ASIDE, counts.refused)
+    yield Sample(FAILED, counts.failed_passes)
+    yield Sample(LAST_PASS, relay.last_pass_age_s)
+    if (status := relay.status) is not None:
+        yield Sample(WAITING, status.waiting)
+        yield Sample(WAITING_AGE, status.oldest_age_s)
+        yield Sample(REFUSED, status.refused)

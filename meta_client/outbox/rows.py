@@ -1,0 +1,255 @@
+"""Tables of an outbox in SQLAlchemy Core: their definition, and every statement.
+
+metaq_outbox has a row for each message, by id; `refused` says why a broker does not take it. metaq_outbox_relay has one
+row, which a relay locks by an UPDATE: two relays never move rows at the same time. It names the last batch, which its
+brokers have to commit before the next one.
+"""
+
+import datetime
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from journal.records.xid import GTRID_BYTES_MAX
+from meta_client.sql.core import (
+    TIMESTAMP,
+    BigInteger,
+    Column,
+    Connection,
+    CreateTable,
+    Dialect,
+    Identity,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    bindparam,
+    bytewise_text,
+    delete,
+    func,
+    insert,
+    mysql,
+    select,
+    sql_text,
+    update,
+)
+from meta_client.sql.executor import Executor
+from meta_client.transactions.table import TABLE as DECISIONS
+from meta_client.transactions.table import parse_brokers
+
+TABLE: Final = "metaq_outbox"
+RELAY_TABLE: Final = "metaq_outbox_relay"
+TOPIC_MAX: Final = 255  # characters
+PLACE_MAX: Final = 21  # "2147483647-2147483647"
+REASON_MAX: Final = 1_000  # characters
+
+
+class OutboxRow(NamedTuple):
+    """A message that waits."""
+
+    id: int
+    topic: str
+    payload: bytes
+    attribute: str | None
+    partition: str | None
+
+
+class RefusedRow(NamedTuple):
+    """A message that no broker takes, with the reason and its age by the database's clock."""
+
+    id: int
+    topic: str
+    attribute: str | None
+    bytes: int
+    age_s: float
+    refused: str
+
+
+class OutboxStatus(NamedTuple):
+    """Contents of an outbox."""
+
+    waiting: int
+    oldest_age_s: float | None  # of what waits; None: nothing does
+    refused: int
+    relayed_age_s: float | None  # since a relay last moved rows; None: none has
+
+
+def _any_text() -> Text:
+    return Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
+
+
+class _Tables:
+    """Both tables. *quote*: see Column."""
+
+    def __init__(self, quote: bool | None) -> None:
+        both = MetaData()
+        self.outbox = Table(
+            TABLE,
+            both,
+            Column("id", BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True, quote=quote),
+            Column("topic", bytewise_text(TOPIC_MAX), nullable=False, quote=quote),
+            Column("payload", LargeBinary().with_variant(mysql.LONGBLOB, "mysql", "mariadb"), nullable=False),
+            Column(
+                "attribute", Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb"), quote=quote
+            ),
+            Column("partition", bytewise_text(PLACE_MAX), quote=quote),
+            Column("added_at", TIMESTAMP(timezone=True), nullable=False, server_default=func.now()),
+            Column("refused", _any_text()),
+            mysql_engine="InnoDB",
+            sqlite_autoincrement=True,
+            quote=quote,
+        )
+        self.relay = Table(
+            RELAY_TABLE,
+            both,
+            Column("only_one", Integer, primary_key=True, autoincrement=False),
+            Column("relayed_at", TIMESTAMP(timezone=True), nullable=True),
+            Column("gtrid", bytewise_text(GTRID_BYTES_MAX)),
+            mysql_engine="InnoDB",
+            quote=quote,
+        )
+        names = "topic", "payload", "attribute", "partition"
+        self.insert = insert(self.outbox).values({name: bindparam(f"the_{name}") for name in names}).inline()
+
+
+_tables = lru_cache(maxsize=4)(_Tables)
+_OUTBOX: Final = _tables(None).outbox
+_RELAY: Final = _tables(None).relay
+_WAITS: Final = _OUTBOX.c.refused.is_(None)
+_MAKE_ROW: Final = insert(_RELAY).values(only_one=1)
+# InnoDB locks each row that a statement passes, waits for those that are not committed, and keeps others from adding
+# any: there, statements that change rows name one each.
+_LOCKS_WHAT_IT_PASSES: Final = ("mysql", "mariadb")
+_AT_ID: Final = _OUTBOX.c.id == bindparam("the_id")
+_REMOVE_ONE: Final = delete(_OUTBOX).where(_AT_ID)
+_BROKERS: Final = sql_text(f"SELECT brokers FROM {DECISIONS} WHERE gtrid = :gtrid AND outcome = 'commit'")  # noqa: S608
+_RETRY_ONE: Final = update(_OUTBOX).where(_AT_ID).values(refused=None)
+
+
+def add_row(executor: Executor, topic: str, payload: bytes, attribute: str | None, partition: str | None) -> None:
+    """Insert a message."""
+    values: Mapping[str, object] = {
+        "the_topic": topic,
+        "the_payload": payload,
+        "the_attribute": attribute,
+        "the_partition": partition,
+    }
+    executor.execute(_tables(executor.quote).insert, values)
+
+
+def ddl(dialect: Dialect) -> str:
+    """Return the SQL that makes both tables, for a migration."""
+    made = [CreateTable(_OUTBOX), CreateTable(_RELAY), _MAKE_ROW]
+    compiled = [each.compile(dialect=dialect, compile_kwargs={"literal_binds": True}) for each in made]
+    return "".join(f"{str(each).strip()};\n" for each in compiled)
+
+
+def create(connection: Connection) -> None:
+    """Make both tables if missing, and the relay's row. Commits."""
+    for table in (_OUTBOX, _RELAY):
+        table.create(connection, checkfirst=True)
+    if connection.scalar(select(_RELAY.c.only_one)) is None:
+        connection.execute(_MAKE_ROW)
+    connection.commit()
+
+
+def is_complete(connection: Connection) -> bool:
+    """Return whether the relay's row is there. Raises the database's error without the tables."""
+    connection.execute(select(_OUTBOX.c.id).limit(1))
+    return connection.scalar(select(_RELAY.c.only_one)) is not None
+
+
+def has_waiting(connection: Connection, passed_over: Collection[str]) -> bool:
+    """Return whether a message waits whose topic is not among *passed_over*."""
+    return connection.scalar(select(_OUTBOX.c.id).where(*_due(passed_over)).limit(1)) is not None
+
+
+def lock(connection: Connection) -> bool:
+    """Let no other relay move rows until the transaction ends; wait for one that does. False: the relay's row is
+    missing."""
+    return connection.execute(update(_RELAY).values(relayed_at=func.now())).rowcount == 1
+
+
+def last_batch(connection: Connection) -> tuple[str, tuple[int, ...]] | None:
+    """Return the name of the batch that was moved last, and the brokers that may not have committed it yet; None: there
+    was none."""
+    gtrid = connection.scalar(select(_RELAY.c.gtrid))
+    if gtrid is None:
+        return None
+    return gtrid, parse_brokers(connection.scalar(_BROKERS, {"gtrid": gtrid}) or "") or ()
+
+
+def name_batch(connection: Connection, gtrid: str) -> None:
+    """Record the name of a batch with its decision."""
+    connection.execute(update(_RELAY).values(gtrid=gtrid))
+
+
+def oldest(connection: Connection, passed_over: Collection[str], count_max: int, bytes_max: int) -> Sequence[OutboxRow]:
+    """Return the first messages that wait, by id: at most so many, and so many bytes unless it is a single one."""
+    sizes = select(_OUTBOX.c.id, func.length(_OUTBOX.c.payload)).where(*_due(passed_over))
+    ids, left = list[int](), bytes_max
+    for number, size in connection.execute(sizes.order_by(_OUTBOX.c.id).limit(count_max)):
+        left -= size
+        if ids and left < 0:
+            break
+        ids.append(number)
+    if not ids:
+        return []
+    columns = [_OUTBOX.c[name] for name in OutboxRow._fields]
+    found = connection.execute(select(*columns).where(_OUTBOX.c.id.in_(ids)).order_by(_OUTBOX.c.id))
+    return [OutboxRow(*row) for row in found]
+
+
+def remove(connection: Connection, ids: Collection[int]) -> int:
+    """Delete messages; return how many were there."""
+    if connection.dialect.name in _LOCKS_WHAT_IT_PASSES:
+        return connection.execute(_REMOVE_ONE, [{"the_id": row_id} for row_id in ids]).rowcount
+    return connection.execute(delete(_OUTBOX).where(_OUTBOX.c.id.in_(ids))).rowcount
+
+
+def refuse(connection: Connection, row_id: int, reason: str) -> None:
+    """Set a message aside, with the reason. Commits."""
+    connection.execute(update(_OUTBOX).where(_OUTBOX.c.id == row_id).values(refused=reason[:REASON_MAX]))
+    connection.commit()
+
+
+def retry(connection: Connection, ids: Collection[int] | None) -> int:
+    """Have messages that were refused wait again, all without *ids*; return how many. Commits."""
+    chosen = () if ids is None else (_OUTBOX.c.id.in_(ids),)
+    found = [{"the_id": row_id} for row_id in connection.scalars(select(_OUTBOX.c.id).where(~_WAITS, *chosen))]
+    if found:
+        connection.execute(_RETRY_ONE, found)
+    connection.commit()
+    return len(found)
+
+
+def status(connection: Connection) -> OutboxStatus:
+    """Count what the outbox holds: a pass over all of it."""
+    waiting, first, now = _one(connection, select(func.count(), func.min(_OUTBOX.c.added_at), func.now()).where(_WAITS))
+    refused = connection.scalar(select(func.count()).select_from(_OUTBOX).where(~_WAITS))
+    (relayed_at,) = _one(connection, select(_RELAY.c.relayed_at))
+    return OutboxStatus(waiting, _age_s(now, first), int(refused or 0), _age_s(now, relayed_at))
+
+
+def refused_rows(connection: Connection, limit: int) -> list[RefusedRow]:
+    """Return the messages that no broker takes, oldest first."""
+    table = _OUTBOX.c
+    columns = table.id, table.topic, table.attribute, func.length(table.payload), func.now(), table.added_at
+    found = connection.execute(select(*columns, table.refused).where(~_WAITS).order_by(table.id).limit(limit))
+    return [
+        RefusedRow(row_id, topic, attribute, size, _age_s(now, added_at) or 0.0, why)
+        for row_id, topic, attribute, size, now, added_at, why in found
+    ]
+
+
+def _due(passed_over: Collection[str]) -> list[Any]:
+    return [_WAITS, _OUTBOX.c.topic.not_in(passed_over)] if passed_over else [_WAITS]
+
+
+def _one(connection: Connection, statement: Any) -> Any:
+    return connection.execute(statement).first() or (None,)
+
+
+def _age_s(now: datetime.datetime, then: datetime.datetime | None) -> float | None:
+    return None if then is None else max(0.0, (now - then).total_seconds())

@@ -1,0 +1,66 @@
+"""A database with an outbox, beside a broker: a row in `numbers` and a message for each number, or neither."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from meta_client.outbox import Outbox, Relay, rows
+from meta_client.outbox.engines import engine_at
+from meta_client.outbox.rows import OutboxStatus
+from tests.fixtures.broker_pool import BrokerPool
+from tests.meta_client.transactions.conftest import World, do, make, running_world
+
+
+class OutboxWorld:
+    """A world, and what a service, a relay and an operator do there."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.outbox = Outbox()
+        self.engine = engine_at(world.deciding.url)
+        self.closing = ExitStack()
+        self.closing.callback(self.engine.dispose)
+        with self.engine.connect() as connection:
+            rows.create(connection)
+
+    @property
+    def url(self) -> str:
+        return self.world.deciding.url
+
+    def work(self, *numbers: int, topic: str = "orders", commits: bool = True) -> None:
+        """One transaction of a service."""
+        connection = self.world.deciding.connect()
+        try:
+            for number in numbers:
+                do(connection, f"INSERT INTO numbers VALUES ({number})")
+                self.outbox.send(connection, topic, b"%d" % number, attribute=str(number % 7))
+            if commits:
+                connection.commit()
+        finally:
+            connection.close()
+
+    def relay(self, **how: int) -> Relay:
+        relay = Relay(self.world.client, self.url, **how)  # type: ignore[arg-type]
+        self.closing.callback(relay.close)
+        return relay
+
+    def status(self) -> OutboxStatus:
+        with self.engine.connect() as connection:
+            return rows.status(connection)
+
+
+@pytest.fixture(params=["postgres", "sqlite", "mariadb"])
+def outboxed(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[OutboxWorld]:
+    with running_world(make(request.param, request), broker_pool) as world:
+        one = OutboxWorld(world)
+        with one.closing:
+            yield one
+
+
+@pytest.fixture
+def on_postgres(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[OutboxWorld]:
+    with running_world(make("postgres", request), broker_pool) as world:
+        one = OutboxWorld(world)
+        with one.closing:
+            yield one

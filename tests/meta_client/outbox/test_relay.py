@@ -1,0 +1,247 @@
+"""The relay: each message once and in order, whoever dies, refuses or is away."""
+
+import threading
+import time
+from contextlib import closing
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from meta_client.errors import NotInTransaction
+from meta_client.outbox import Relay, rows
+from meta_client.outbox.relay import NoOutbox
+from meta_client.protocol.errors import LocalProtocolError
+from meta_client.protocol.requests import TopicVerb
+from tests.fixtures.reading import read_whole
+from tests.fixtures.topic_commands import done
+from tests.meta_client.outbox.conftest import OutboxWorld
+from tests.meta_client.transactions.conftest import PARTITIONS, do
+
+
+def drain(relay: Relay) -> None:
+    while relay.run_pass():
+        pass
+
+
+def test_what_commits_is_moved_once_and_what_does_not_never(outboxed: OutboxWorld) -> None:
+    outboxed.work(1, 2, 3)
+    outboxed.work(4, commits=False)
+    assert outboxed.status()[:1] == (3,)
+    relay = outboxed.relay()
+    drain(relay)
+    outboxed.work(5)
+    drain(relay)
+    relay.close()
+    assert (relay.counts.moved, relay.counts.refused, relay.trouble) == (4, 0, None)
+    outboxed.world.check([1, 2, 3, 5])
+    waiting, oldest_age_s, refused, relayed_age_s = outboxed.status()
+    assert (waiting, oldest_age_s, refused) == (0, None, 0)
+    assert relayed_age_s is not None
+    assert relayed_age_s < 60
+
+
+def test_a_message_keeps_payload_attribute_and_partition(outboxed: OutboxWorld) -> None:
+    world = outboxed.world
+    payload = bytes(range(256)) * 300  # more than a BLOB of MySQL's takes
+    with closing(world.deciding.connect()) as connection:
+        outboxed.outbox.send(connection, "orders", payload, "käse \N{SNOWMAN}", "0-3")
+        outboxed.outbox.send(connection, "orders", b"mine", "", world.client.producer().partitions("orders")[2])
+        outboxed.outbox.send(connection, "orders", b"")
+        connection.commit()
+    drain(outboxed.relay())
+    deadline = time.monotonic() + 30
+    while len(found := list(read_whole(world.client, "orders", 4, world.begins))) < 3:
+        assert time.monotonic() < deadline
+    by_payload = {one.payload: one for one in found}
+    assert (by_payload[payload].attribute, str(by_payload[payload].partition)) == ("käse \N{SNOWMAN}", "0-3")
+    assert (by_payload[b"mine"].attribute, str(by_payload[b"mine"].partition)) == ("", "0-2")
+    assert by_payload[b""].attribute is None
+
+
+def test_messages_of_one_attribute_keep_their_order(on_postgres: OutboxWorld) -> None:
+    numbers = list(range(500))
+    for first in range(0, 500, 50):
+        on_postgres.work(*numbers[first : first + 50])
+    drain(on_postgres.relay(rows_max=37))
+    on_postgres.world.check(numbers)
+    world, last = on_postgres.world, dict[str, int]()
+    for message in read_whole(world.client, "orders", PARTITIONS["orders"], world.begins):
+        assert message.attribute is not None
+        assert int(message.payload) > last.get(message.attribute, -1)
+        last[message.attribute] = int(message.payload)
+
+
+def test_relays_in_threads_take_turns(outboxed: OutboxWorld) -> None:
+    """Beside services that go on."""
+
+    def work(at: int) -> None:
+        for number in range(40):
+            outboxed.work(at * 1000 + number)
+
+    with outboxed.relay(rows_max=20) as one, outboxed.relay(rows_max=20) as other:
+        threads = [threading.Thread(target=work, args=(at,)) for at in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        deadline = time.monotonic() + 60
+        while outboxed.status().waiting:
+            assert time.monotonic() < deadline, (one.trouble, other.trouble)
+            time.sleep(0.05)
+    assert one.counts.moved + other.counts.moved == 120
+    outboxed.world.check(sorted(at * 1000 + n for at in range(3) for n in range(40)))
+
+
+def test_a_service_that_is_about_to_commit_keeps_nobody_waiting(outboxed: OutboxWorld) -> None:
+    """Its row, and the gap around it, are locked: neither the relay nor other services may wait for that."""
+    if outboxed.world.deciding.kind == "sqlite":
+        pytest.skip("a file has one writer at a time")
+    outboxed.work(1, 2, 3)
+    with closing(outboxed.world.deciding.connect()) as slow:
+        do(slow, "INSERT INTO numbers VALUES (9)")
+        outboxed.outbox.send(slow, "orders", b"9")
+        outboxed.work(4)
+        began = time.monotonic()
+        relay = outboxed.relay()
+        drain(relay)
+        outboxed.work(5)
+        drain(relay)
+        assert time.monotonic() - began < 5
+        assert (relay.counts.moved, relay.trouble) == (5, None)
+        slow.commit()
+    drain(relay)
+    outboxed.world.check([1, 2, 3, 4, 5, 9])
+
+
+def test_a_topic_without_a_broker_waits_and_the_others_do_not(on_postgres: OutboxWorld) -> None:
+    on_postgres.work(1, topic="nowhere")
+    on_postgres.work(2)
+    relay = on_postgres.relay()
+    drain(relay)
+    assert list(relay.waiting_for) == ["nowhere"]
+    assert (relay.counts.moved, on_postgres.status().waiting) == (1, 1)
+    with on_postgres.world.brokers[0].client() as client:
+        done(client, TopicVerb.CREATE, "nowhere", partitions="1")
+    deadline = time.monotonic() + 30
+    while on_postgres.status().waiting:
+        drain(relay)
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert relay.counts.moved == 2
+    assert not relay.waiting_for
+
+
+def test_a_message_that_is_refused_is_set_aside_and_retried_by_hand(on_postgres: OutboxWorld) -> None:
+    """It stands among many: the others go, in smaller batches around it."""
+    on_postgres.work(*range(20))
+    with on_postgres.engine.connect() as connection:
+        connection.execute(text("UPDATE metaq_outbox SET attribute = repeat('x', 70000) WHERE id = 8"))
+        connection.execute(text("UPDATE metaq_outbox SET partition = 'no partition' WHERE id = 5"))
+        connection.commit()
+    relay = on_postgres.relay()
+    drain(relay)
+    status = on_postgres.status()
+    assert (relay.counts.moved + status.refused, status.waiting) == (20, 0)
+    with on_postgres.engine.connect() as connection:
+        (first, *_) = refused = rows.refused_rows(connection, 10)
+        assert (first.id, first.topic) == (5, "orders")
+        assert "is no partition" in first.refused
+        assert relay.counts.refused == len(refused)
+        connection.execute(text("UPDATE metaq_outbox SET partition = NULL, attribute = 'a'"))
+        connection.commit()
+        assert rows.retry(connection, [5]) == 1
+        rows.retry(connection, None)
+    drain(relay)
+    on_postgres.world.check(list(range(20)))
+
+
+def test_a_broker_s_death_keeps_everything(on_postgres: OutboxWorld) -> None:
+    on_postgres.work(1)
+    (broker,) = on_postgres.world.brokers
+    broker.kill()
+    with on_postgres.relay() as relay:
+        on_postgres.work(2)
+        deadline = time.monotonic() + 30
+        while relay.trouble is None and not relay.waiting_for:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert on_postgres.status().waiting == 2
+        broker.start()
+        on_postgres.world.check([1, 2])
+
+
+def test_what_no_broker_would_take_is_refused_at_once(outboxed: OutboxWorld) -> None:
+    with closing(outboxed.world.deciding.connect()) as connection:
+        with pytest.raises(LocalProtocolError, match="is longer than"):
+            outboxed.outbox.send(connection, "orders", bytes(2 << 20), "a")
+        with pytest.raises(LocalProtocolError, match="300 characters, an outbox takes 255"):
+            outboxed.outbox.send(connection, "o" * 300, b"")
+        with pytest.raises(TypeError, match="a payload is bytes"):
+            outboxed.outbox.send(connection, "orders", "text")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="is no partition"):
+            outboxed.outbox.send(connection, "orders", b"", partition="x")
+        connection.commit()
+    assert outboxed.status().waiting == 0
+
+
+def test_a_connection_that_commits_by_itself_is_refused(on_postgres: OutboxWorld) -> None:
+    with closing(on_postgres.world.deciding.connect()) as connection:
+        connection.autocommit = True
+        with pytest.raises(NotInTransaction):
+            on_postgres.outbox.send(connection, "orders", b"")
+        with connection.transaction():
+            on_postgres.outbox.send(connection, "orders", b"1")
+            with connection.transaction(force_rollback=True):
+                on_postgres.outbox.send(connection, "orders", b"2")
+    assert on_postgres.status().waiting == 1
+
+
+def test_a_session_of_sqlalchemy(on_postgres: OutboxWorld) -> None:
+    with Session(on_postgres.engine) as session:
+        session.execute(text("INSERT INTO numbers VALUES (1)"))
+        on_postgres.outbox.send(session, "orders", b"1")
+        session.commit()
+    drain(on_postgres.relay())
+    on_postgres.world.check([1])
+
+
+def test_a_large_backlog_takes_little_memory_at_a_time(on_postgres: OutboxWorld) -> None:
+    with closing(on_postgres.world.deciding.connect()) as connection:
+        for number in range(40):
+            on_postgres.outbox.send(connection, "orders", b"%d" % number + bytes(900_000))
+        connection.commit()
+    relay = on_postgres.relay()
+    assert relay.run_pass()
+    assert 1 <= relay.counts.moved <= 9
+    drain(relay)
+    assert relay.counts.moved == 40
+
+
+def test_rows_that_another_program_deletes_are_not_sent_twice_or_lost(on_postgres: OutboxWorld) -> None:
+    on_postgres.work(1, 2)
+    relay = on_postgres.relay()
+    with on_postgres.engine.connect() as connection:
+        connection.execute(text("DELETE FROM metaq_outbox WHERE id = 1"))
+        waiting = threading.Thread(target=relay.run_pass)
+        waiting.start()
+        time.sleep(1)
+        connection.commit()
+        waiting.join()
+    assert relay.counts.moved == 0
+    drain(relay)
+    assert [
+        message.payload for message in read_whole(on_postgres.world.client, "orders", 4, on_postgres.world.begins)
+    ] == [b"2"]
+
+
+def test_without_an_outbox_the_command_is_named(on_postgres: OutboxWorld) -> None:
+    on_postgres.world.deciding.execute("DROP TABLE metaq_outbox_relay")
+    with pytest.raises(NoOutbox, match=r"metaq_outbox_relay.* does not exist.*; run `metaq outbox init"):
+        on_postgres.relay().check()
+    with on_postgres.engine.connect() as connection:
+        rows.create(connection)
+        connection.execute(text("DELETE FROM metaq_outbox_relay"))
+        connection.commit()
+    with pytest.raises(NoOutbox, match="is empty"):
+        on_postgres.relay().check()
