@@ -19,12 +19,14 @@ from meta_client.aio.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
     from meta_client.aio.offset_stores import TransactionOffsetStore
+    from meta_client.aio.outbox import Outbox
 
 __all__ = [
     "BranchHandle",
     "Client",
     "Consumer",
     "LocalTransaction",
+    "Outbox",
     "Producer",
     "SendHandle",
     "SendManyHandle",
@@ -33,10 +35,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import TransactionOffsetStore when it is first used: SQLAlchemy is an extra."""
-    if name != "TransactionOffsetStore":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from meta_client.aio.offset_stores import TransactionOffsetStore
+# Imported when first used: SQLAlchemy is an extra.
+_HOMES = {"Outbox": "meta_client.aio.outbox", "TransactionOffsetStore": "meta_client.aio.offset_stores"}
 
-    return TransactionOffsetStore
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

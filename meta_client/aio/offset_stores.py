@@ -7,15 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meta_client.aio.bridge.bridge import run
-from meta_client.aio.transactions.databases import is_sqlalchemy
-from meta_client.aio.transactions.drivers import is_asyncpg, is_psycopg
+from meta_client.aio.transactions.databases import sync_connection
 from meta_client.aio.transactions.private_loop import connected
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offset_stores.in_transaction import TransactionOffsetStore as Rules
 from meta_client.consumer.offset_stores.row_key import TABLE
 from meta_client.consumer.offsets import MovedByListeners, OffsetEntry
-from meta_client.errors import NoDatabase
 from zk.tree.nodes import Partition
 
 if TYPE_CHECKING:
@@ -66,32 +64,12 @@ class _Rules(Rules):
     """Inside `run`."""
 
     def _rows(self, connection: Any) -> "OffsetRows":
-        if is_sqlalchemy(connection):
-            from meta_client.aio.transactions.sqlalchemy import sync_of
-
-            return super()._rows(sync_of(connection))
-        return super()._rows(_adapted(connection))
+        return super()._rows(sync_connection(connection))
 
 
 def _opened(connect: "Callable[[], Awaitable[Any]] | AsyncEngine") -> Any:
     if callable(connect):
-        return _adapted(connected(connect))
+        return sync_connection(connected(connect))
     from meta_client.transactions.sqlalchemy import new_connection
 
-    return _adapted(new_connection(connect.sync_engine))
-
-
-def _adapted(connection: Any) -> Any:
-    """Wrap *connection* in PEP 249's interface. Raises NoDatabase."""
-    if is_psycopg(connection):
-        from meta_client.aio.bridge.psycopg_adapter import adapted
-
-        return adapted(connection)
-    if is_asyncpg(connection):
-        from meta_client.aio.bridge.asyncpg_adapter import AsyncpgConnection
-
-        return AsyncpgConnection(connection)
-    raise NoDatabase(
-        f"{type(connection).__module__}.{type(connection).__name__} is no connection for tasks: give an "
-        "AsyncConnection of psycopg, a Connection of asyncpg, or a session or connection of SQLAlchemy's asyncio"
-    )
+    return sync_connection(new_connection(connect.sync_engine))

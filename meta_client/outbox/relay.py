@@ -59,8 +59,8 @@ def outbox_errors() -> Iterator[None]:
 
 
 class RowsChanged(MetaError):
-    """Another program than a relay changed rows while they were moved. Nothing was moved: leave the rows to relays, which
-    try again."""
+    """Another program than a relay changed rows while they were moved. Nothing was moved, and relays try again: leave
+    rows to them."""
 
 
 @dataclass(frozen=True, slots=True)

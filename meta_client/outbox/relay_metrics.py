@@ -11,7 +11,7 @@ from meta_client.admin.serving import serve_samples
 from meta_client.outbox.relay import Relay
 
 MOVED: Final = Family("metaq_outbox_messages_moved_total", MetricKind.COUNTER, "Messages that it moved to brokers.")
-SET_ASIDE: Final = Family(
+REFUSED: Final = Family(
     "metaq_outbox_messages_refused_total", MetricKind.COUNTER, "Messages that it set aside: see metaq outbox list."
 )
 FAILED: Final = Family(
@@ -25,13 +25,14 @@ WAITING_AGE: Final = Family(
     MetricKind.GAUGE,
     "Age of the oldest of these by the database's clock; absent without one.",
 )
-REFUSED: Final = Family(
-    "metaq_outbox_messages_refused", MetricKind.GAUGE, "Messages set aside at present; absent while not known."
+ASIDE: Final = Family(
+    "metaq_outbox_messages_set_aside", MetricKind.GAUGE, "Messages set aside at present; absent while not known."
 )
 LAST_PASS: Final = Family(
     "metaq_outbox_last_pass_age_seconds", MetricKind.GAUGE, "Time since its last pass ended; absent before the first."
 )
-FAMILIES: Final = (MOVED, SET_ASIDE, FAILED, WAITING, WAITING_AGE, REFUSED, LAST_PASS)
+STALE_S: Final = 30.0  # age of the last pass at which what it saw is not known any more
+FAMILIES: Final = (MOVED, REFUSED, FAILED, WAITING, WAITING_AGE, ASIDE, LAST_PASS)
 
 
 def serve_relay_admin(relay: Relay, port: int) -> AdminServer:
@@ -40,9 +41,11 @@ def serve_relay_admin(relay: Relay, port: int) -> AdminServer:
 
 
 def ready(relay: Relay) -> Health:
-    """Return whether the last pass reached the database and the brokers, and every topic has one."""
-    if relay.last_pass_age_s is None:
+    """Return whether the last pass, moments ago, reached the database and the brokers, and every topic has one."""
+    if (age_s := relay.last_pass_age_s) is None:
         return Health(("it has not looked yet",))
+    if age_s > STALE_S:
+        return Health((f"a pass takes {age_s:.0f} s: it waits for the database or a broker",))
     without = [f"no broker takes messages of topic {topic}" for topic in relay.waiting_for]
     return Health((*((relay.trouble,) if relay.trouble else ()), *without))
 
@@ -50,10 +53,10 @@ def ready(relay: Relay) -> Health:
 def samples(relay: Relay) -> Iterator[Sample]:
     counts = relay.counts
     yield Sample(MOVED, counts.moved)
-    yield Sample(SET_ASIDE, counts.refused)
+    yield Sample(REFUSED, counts.refused)
     yield Sample(FAILED, counts.failed_passes)
     yield Sample(LAST_PASS, relay.last_pass_age_s)
-    if (status := relay.status) is not None:
+    if (status := relay.status) is not None and (relay.last_pass_age_s or 0) <= STALE_S:
         yield Sample(WAITING, status.waiting)
         yield Sample(WAITING_AGE, status.oldest_age_s)
-        yield Sample(REFUSED, status.refused)
+        yield Sample(ASIDE, status.refused)

@@ -9,11 +9,19 @@ from meta_client.admin.families import Family, MetricKind
 from meta_client.admin.log_samples import FAMILIES as LOG
 from meta_client.coordinator.metrics import FAMILIES as COORDINATOR
 from meta_client.metrics import FAMILIES as CONSUMERS
+from meta_client.outbox.relay_metrics import FAMILIES as RELAY
 from meta_client.transactions.resolver_metrics import FAMILIES as RESOLVER
 
 PAGE = Path(__file__).parents[3] / "docs/operations/metrics.md"
 TABLE = re.compile(r"<!-- begin (\w+) -->\n(.*?)(?=<!-- end -->)", re.DOTALL)
-TABLES = {"broker": BROKER, "resolver": RESOLVER, "coordinator": COORDINATOR, "consumers": CONSUMERS, "log": LOG}
+TABLES = {
+    "broker": BROKER,
+    "resolver": RESOLVER,
+    "relay": RELAY,
+    "coordinator": COORDINATOR,
+    "consumers": CONSUMERS,
+    "log": LOG,
+}
 UNITS = ("_seconds", "_bytes")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from meta_client.aio import Client, TransactionOffsetStore
+from meta_client.aio import Client, Outbox, TransactionOffsetStore
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offsets import OffsetEntry
@@ -69,6 +70,26 @@ async def test_what_is_taken_is_taken_once_if_its_transaction_commits(database: 
         if isinstance(one.connection, asyncpg.Connection):
             with pytest.raises(NotInTransaction):
                 await store.take(one.connection, first)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@in_loop
+async def test_an_outbox_takes_messages_with_the_transaction(database: Database, way: str) -> None:
+    """The twin of meta_client.outbox, by the same ways."""
+    with closing(database.connect()) as connection:
+        connection.execute(
+            "CREATE TABLE metaq_outbox (id serial, topic text, payload bytea, attribute text, partition text)"
+        )
+        connection.commit()
+    async with source(way, database.dsn) as lent, lent.opened() as one:
+        commit = await begin(one)
+        await Outbox().send(one.connection, "orders", b"1", "a", "0-3")
+        await commit()
+        await begin(one)
+        await Outbox().send(one.connection, "orders", b"2")
+        await one.execute("ROLLBACK")
+    found = database.value("SELECT json_agg(json_build_array(topic, payload, attribute, partition)) FROM metaq_outbox")
+    assert found == [["orders", "\\x31", "a", "0-3"]]
 
 
 @in_loop

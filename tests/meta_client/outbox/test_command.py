@@ -1,0 +1,126 @@
+"""`metaq outbox`: what an operator sees and does."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from meta_client.admin.log_samples import FAMILIES as LOG
+from meta_client.outbox.relay_metrics import FAMILIES, STALE_S, WAITING_AGE, ready, samples
+from tests.fixtures.forked import run_metaq, start_metaq
+from tests.fixtures.scrape import SERVED, Scrape, health, wait_for
+from tests.meta_client.outbox.conftest import OutboxWorld
+
+
+def outbox(on: OutboxWorld, command: str, *words: str) -> tuple[int, str, str]:
+    zk = ("--zk", on.world.zookeeper) if command == "relay" else ()
+    done = run_metaq("outbox", command, "--database", on.url, *zk, *words)
+    return done.returncode, done.stdout, done.stderr
+
+
+def listed(on: OutboxWorld) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(outbox(on, "list", "--json")[1])
+    return found
+
+
+def test_init_twice_then_send_relay_and_list(outboxed: OutboxWorld) -> None:
+    for name in ("metaq_outbox", "metaq_outbox_relay"):
+        outboxed.world.deciding.execute(f"DROP TABLE {name}")
+    status, _, said = outbox(outboxed, "list")
+    assert status == 2
+    assert "run `metaq outbox init --database URL` once" in said
+    table_id = outboxed.world.deciding.identity.name.table_id
+    for _ in range(2):
+        assert outbox(outboxed, "init") == (0, f"outbox metaq_outbox, decision table {table_id}\n", "")
+    assert outbox(outboxed, "list") == (0, "0 wait; last moved: never; 0 set aside\n", "")
+    outboxed.work(1, 2)
+    found = listed(outboxed)
+    assert (found["waiting"], found["refused"], found["relayed_age_s"], found["rows"]) == (2, 0, None, [])
+    assert 0 <= found["oldest_age_s"] < 60
+    status, said, _ = outbox(outboxed, "relay", "--once")
+    assert (status, said) == (0, "moved=2 refused=0 failed_passes=0\n")
+    outboxed.world.check([1, 2])
+    assert outbox(outboxed, "list")[1].startswith("0 wait; last moved: ")
+
+
+def test_the_statements_of_a_migration(outboxed: OutboxWorld) -> None:
+    status, statements, _ = outbox(outboxed, "init", "--sql")
+    assert status == 0
+    for name in ("metaq_outbox", "metaq_outbox_relay"):
+        outboxed.world.deciding.execute(f"DROP TABLE {name}")
+    for statement in filter(str.strip, statements.split(";\n")):
+        outboxed.world.deciding.execute(statement)
+    outboxed.work(1)
+    assert outbox(outboxed, "relay", "--once")[0] == 0
+    outboxed.world.check([1])
+
+
+def test_what_is_set_aside_is_listed_with_its_reason_and_retried(on_postgres: OutboxWorld) -> None:
+    on_postgres.work(1, 2)
+    with on_postgres.engine.connect() as connection:
+        connection.execute(text("UPDATE metaq_outbox SET partition = E'0-9\\033[2J' WHERE id = 1"))
+        connection.commit()
+    status, said, warned = outbox(on_postgres, "relay", "--once", "--json")
+    assert status == 1
+    assert json.loads(said.splitlines()[-1]) == {"moved": 1, "refused": 1, "failed_passes": 0}
+    assert "warning: not all of it was moved: see metaq outbox list" in warned
+    status, said, _ = outbox(on_postgres, "list")
+    assert status == 1
+    assert said.startswith("0 wait; last moved: ")
+    assert "is no partition" in said
+    assert "\033" not in said
+    (row,) = listed(on_postgres)["rows"]
+    assert (row["id"], row["topic"], row["attribute"], row["bytes"]) == (1, "orders", "1", 1)
+    on_postgres.world.deciding.execute("UPDATE metaq_outbox SET partition = NULL")
+    assert outbox(on_postgres, "retry")[0] == 2
+    assert outbox(on_postgres, "retry", "1") == (0, "1 wait again\n", "")
+    assert outbox(on_postgres, "retry", "--all") == (0, "0 wait again\n", "")
+    assert outbox(on_postgres, "relay", "--once")[0] == 0
+    on_postgres.world.check([1, 2])
+
+
+def test_a_relay_that_runs_tells_what_it_does_and_what_it_waits_for(on_postgres: OutboxWorld, tmp_path: Path) -> None:
+    log = tmp_path / "relay.log"
+    words = ["outbox", "relay", "--database", on_postgres.url, "--zk", on_postgres.world.zookeeper, "--admin-port", "0"]
+    with log.open("wb") as out, Path(os.devnull).open("rb") as nothing:
+        process = start_metaq(words, stdin=nothing, stdout=out, stderr=out)
+    try:
+        url = wait_for(lambda: SERVED.search(log.read_text()), bool)[1]
+        wait_for(lambda: health(url, "ready")[0], lambda status: status == 200)
+        assert Scrape(url).families == {family.name for family in (*FAMILIES, *LOG)} - {WAITING_AGE.name}
+        on_postgres.work(1)
+        wait_for(lambda: Scrape(url).get("metaq_outbox_messages_moved_total"), lambda count: count == 1)
+        on_postgres.work(2, topic="nowhere")
+        status, told = wait_for(lambda: health(url, "ready"), lambda found: found[0] == 503)
+        assert (status, told["why_not"]) == (503, ["no broker takes messages of topic nowhere"])
+        wait_for(lambda: Scrape(url).get("metaq_outbox_messages_waiting"), lambda count: count == 1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert "Traceback" not in log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_what_a_pass_saw_long_ago_is_not_shown(on_postgres: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    relay = on_postgres.relay()
+    assert ready(relay).why_not == ("it has not looked yet",)
+    relay.run_pass()
+    assert not ready(relay).why_not
+    assert {sample.family.name for sample in samples(relay)} >= {"metaq_outbox_messages_waiting"}
+    monkeypatch.setattr(relay, "_pass_ended_at", (relay._pass_ended_at or 0) - STALE_S - 1)
+    assert "it waits for the database or a broker" in ready(relay).why_not[0]
+    assert "metaq_outbox_messages_waiting" not in {sample.family.name for sample in samples(relay)}
+
+
+def test_a_url_that_leads_nowhere_is_told_in_a_line_without_its_password(tmp_path: Path) -> None:
+    for url in ("postgresql://me:secret@127.0.0.1:1/shop", "mariadb://me:secret@127.0.0.1:1/shop"):
+        done = run_metaq("outbox", "list", "--database", url)
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert done.stderr.startswith("error: ")
+        assert "secret" not in done.stderr
