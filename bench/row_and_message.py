@@ -1,8 +1,8 @@
-"""A row and a message: the decision row beside an outbox, on one database and one broker, in one run.
+"""A row and a message: the decision row, or metaq's outbox, beside the usual outbox, on one database and one broker.
 
-The outbox is the usual one: the message is a row of the same transaction, and a relay in a process of its own polls for
-such rows, sends them, and deletes them once they are acknowledged. `python -m bench.row_and_message DSN ZOOKEEPER` is
-that relay.
+In the usual outbox the message is a row of the same transaction, and a relay in a process of its own polls for such
+rows, sends them, and deletes them once they are acknowledged; it may send twice. `python -m bench.row_and_message DSN
+ZOOKEEPER` is that relay.
 """
 
 import statistics
@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -23,6 +24,8 @@ from bench.result import Result
 from bench.usage import measured
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client import Batch, Client
+from meta_client.outbox import Outbox, rows
+from meta_client.outbox.engines import engine_at
 from meta_client.transactions.databases import init
 from meta_client.transactions.table import KEEP_S
 
@@ -40,10 +43,15 @@ TAKE: Final = """DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY 
 RETURNING payload"""
 
 
-def compare(case: str, threads: int) -> Result:
-    """Measure transactions a second, and the time from commit to delivery, both ways."""
+def compare(case: str, threads: int, *, by_outbox: bool = False) -> Result:
+    """Measure transactions a second, and the time from commit to delivery, both ways. *by_outbox*: ours is metaq's
+    outbox, else the decision row."""
     with environment("sync") as on, EmbeddedPostgres(settings={"max_connections": "150"}) as database:
         init(database.dsn, KEEP_S)
+        engine = engine_at(database.dsn)
+        with engine.connect() as connection:
+            rows.create(connection)
+        engine.dispose()
         with psycopg.connect(database.dsn) as connection:
             connection.execute(TABLES)
         with Client(on.zookeeper) as client:
@@ -51,11 +59,15 @@ def compare(case: str, threads: int) -> Result:
             with watch.consumer:
                 watch.wait_ready()
                 measure = partial(_measure, database.dsn, threads, watch, on.broker_pid)
-                ours = measure(_decided(client))
-                command = [sys.executable, "-m", "bench.row_and_message", database.dsn, on.zookeeper]
-                with subprocess.Popen(command) as relay:
+                relays = [sys.executable, "-m", "bench.row_and_message", database.dsn, on.zookeeper]
+                if by_outbox:
+                    words = ["outbox", "relay", "--database", database.dsn, "--zk", on.zookeeper]
+                    with _running([sys.executable, "-m", "meta_client.cli.main", *words, "--interval", str(POLL_S)]):
+                        ours = measure(_with_outbox(Outbox()))
+                else:
+                    ours = measure(_decided(client))
+                with _running(relays):
                     theirs = measure(_outboxed)
-                    relay.kill()
                 apart = measure(_apart(client))
     detail = {
         "p50_ms": ours.ms,
@@ -85,6 +97,24 @@ def _decided(client: Client) -> Work:
         with client.transaction(connection) as transaction:
             connection.execute("INSERT INTO orders VALUES (%s, 'note')", (number,))
             transaction.send("bench", _NUMBER.pack(number) + PAYLOAD)
+
+    return work
+
+
+@contextmanager
+def _running(command: list[str]) -> Iterator[None]:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as relay:
+        try:
+            yield
+        finally:
+            relay.kill()
+
+
+def _with_outbox(outbox: Outbox) -> Work:
+    def work(connection: psycopg.Connection, number: int) -> None:
+        with connection.transaction():
+            connection.execute("INSERT INTO orders VALUES (%s, 'note')", (number,))
+            outbox.send(connection, "bench", _NUMBER.pack(number) + PAYLOAD)
 
     return work
 

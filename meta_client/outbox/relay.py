@@ -113,6 +113,7 @@ class Relay:
         self._interval_s = interval_s
         self._limit = rows_max  # of the next batch
         self._sent: list[OutboxRow] = []  # of the last one
+        self._has_moved = False  # by the last pass: there may be more
         self._finished = ""  # name of the last batch that its brokers have committed
         self._passed_over: dict[str, float] = {}  # by topic, until when
         self._backoff = Backoff()
@@ -196,7 +197,7 @@ class Relay:
     def _run_pass(self) -> bool:
         self._sent = []
         try:
-            moved = self._move()
+            is_full = self._move()
         except _Unsendable as error:
             self._set_aside(error.row, str(error))
             return True
@@ -210,44 +211,45 @@ class Relay:
                 case refusal if len(self._sent) == 1:
                     self._set_aside(self._sent[0], one_line(refusal))
             return True
+        self._has_moved = bool(self._sent)
         self._limit = min(self._rows_max, self._limit * 2)
-        self.counts = replace(self.counts, moved=self.counts.moved + moved)
-        return moved > 0
+        self.counts = replace(self.counts, moved=self.counts.moved + len(self._sent))
+        return is_full
 
-    def _move(self) -> int:
+    def _move(self) -> bool:
+        """Move a batch into `_sent`; return True if it was a full one."""
         now = time.monotonic()
         self._passed_over = {topic: until for topic, until in self._passed_over.items() if until > now}
         with self._engine.connect() as connection:
-            if not rows.has_waiting(connection, self._passed_over):
-                return 0
+            if not self._has_moved and not rows.has_waiting(connection, self._passed_over):
+                return False
             connection.rollback()
             # It waits for the brokers: a batch that is prepared later may be committed earlier.
             with self._client.transaction(connection, wait=True) as transaction:
-                if not rows.lock(connection):
+                if (last := rows.lock(connection)) is None:
                     raise NoOutbox(f"{rows.RELAY_TABLE} is empty")
-                self._finish_last(connection)
+                self._finish(last, connection)
                 transaction.join(self._producer)
-                self._send(rows.oldest(connection, self._passed_over, self._limit, BYTES_MAX))
+                waiting = rows.oldest(connection, self._passed_over, self._limit, BYTES_MAX)
+                self._send(waiting)
                 if self._sent:
                     if rows.remove(connection, [row.id for row in self._sent]) != len(self._sent):
                         raise RowsChanged("rows of the outbox were changed while they were moved: nothing was moved")
                     rows.name_batch(connection, transaction.gtrid)
-            self._finished = transaction.gtrid
-        return len(self._sent)
+            self._finished = transaction.gtrid if self._sent else last
+        return len(waiting) == self._limit or sum(len(row.payload) for row in waiting) >= BYTES_MAX
 
-    def _finish_last(self, connection: Connection) -> None:
+    def _finish(self, gtrid: str, connection: Connection) -> None:
         """Have brokers commit the last batch, if its relay may have died before: its messages come before those of the
         next. Raises Unreachable."""
-        gtrid, brokers = rows.last_batch(connection) or ("", ())
         if gtrid == self._finished or (name := name_in(gtrid)) is None:
             return
         there = Brokers(XaVerbs(self._client.topology, self._client.connections, name.qualifier, PROGRAM), name)
-        for broker_id in brokers:
+        for broker_id in rows.brokers_of(connection, gtrid):
             try:
                 there.commit(gtrid, broker_id)
             except HeuristicOutcome as error:  # a resolver puts it on record
                 log.error("the batch before was ended otherwise error=%s", error)
-        self._finished = gtrid
 
     def _send(self, waiting: Sequence[OutboxRow]) -> None:
         """Send the messages of *waiting*, without waiting; those of topics without a broker stay."""

@@ -22,6 +22,7 @@ from meta_client.sql.core import (
     Integer,
     LargeBinary,
     MetaData,
+    Select,
     Table,
     Text,
     bindparam,
@@ -117,14 +118,34 @@ _tables = lru_cache(maxsize=4)(_Tables)
 _OUTBOX: Final = _tables(None).outbox
 _RELAY: Final = _tables(None).relay
 _WAITS: Final = _OUTBOX.c.refused.is_(None)
+_DUE: Final = _WAITS & _OUTBOX.c.topic.not_in(bindparam("passed_over", expanding=True))
+_FIRST: Final = select(_OUTBOX.c.id).where(_DUE).limit(1)
 _MAKE_ROW: Final = insert(_RELAY).values(only_one=1)
 # InnoDB locks each row that a statement passes, waits for those that are not committed, and keeps others from adding
 # any: there, statements that change rows name one each.
 _LOCKS_WHAT_IT_PASSES: Final = ("mysql", "mariadb")
 _AT_ID: Final = _OUTBOX.c.id == bindparam("the_id")
+_REMOVE: Final = delete(_OUTBOX).where(_OUTBOX.c.id.in_(bindparam("ids", expanding=True)))
 _REMOVE_ONE: Final = delete(_OUTBOX).where(_AT_ID)
+_TOUCH: Final = update(_RELAY).values(only_one=1)
+_LOCK: Final = select(_RELAY.c.gtrid).with_for_update()
+_NAME: Final = update(_RELAY).values(gtrid=bindparam("the_gtrid"), relayed_at=func.now())
 _BROKERS: Final = sql_text(f"SELECT brokers FROM {DECISIONS} WHERE gtrid = :gtrid AND outcome = 'commit'")  # noqa: S608
 _RETRY_ONE: Final = update(_OUTBOX).where(_AT_ID).values(refused=None)
+
+
+def _oldest() -> Select[Any]:
+    """Return the statement that reads a batch: as many rows as begin below a sum of bytes."""
+    size = func.length(_OUTBOX.c.payload).label("size")
+    first = select(_OUTBOX.c.id, size).where(_DUE).order_by(_OUTBOX.c.id).limit(bindparam("count_max")).subquery()
+    until = func.sum(first.c.size).over(order_by=first.c.id).label("until")
+    summed = select(first.c.id, (until - first.c.size).label("since")).subquery()
+    columns = [_OUTBOX.c[name] for name in OutboxRow._fields]
+    found = select(*columns).join(summed, summed.c.id == _OUTBOX.c.id).where(summed.c.since < bindparam("bytes_max"))
+    return found.order_by(_OUTBOX.c.id)
+
+
+_OLDEST: Final = _oldest()
 
 
 def add_row(executor: Executor, topic: str, payload: bytes, attribute: str | None, partition: str | None) -> None:
@@ -162,50 +183,39 @@ def is_complete(connection: Connection) -> bool:
 
 def has_waiting(connection: Connection, passed_over: Collection[str]) -> bool:
     """Return whether a message waits whose topic is not among *passed_over*."""
-    return connection.scalar(select(_OUTBOX.c.id).where(*_due(passed_over)).limit(1)) is not None
+    return connection.scalar(_FIRST, {"passed_over": list(passed_over)}) is not None
 
 
-def lock(connection: Connection) -> bool:
-    """Let no other relay move rows until the transaction ends; wait for one that does. False: the relay's row is
-    missing."""
-    return connection.execute(update(_RELAY).values(relayed_at=func.now())).rowcount == 1
+def lock(connection: Connection) -> str | None:
+    """Let no other relay move rows until the transaction ends, and wait for one that does. Return the name of the last
+    batch, empty without one; None: the relay's row is missing."""
+    if connection.dialect.name == "sqlite":  # has no FOR UPDATE: a write locks the file
+        connection.execute(_TOUCH)
+    row = connection.execute(_LOCK).first()
+    return None if row is None else row[0] or ""
 
 
-def last_batch(connection: Connection) -> tuple[str, tuple[int, ...]] | None:
-    """Return the name of the batch that was moved last, and the brokers that may not have committed it yet; None: there
-    was none."""
-    gtrid = connection.scalar(select(_RELAY.c.gtrid))
-    if gtrid is None:
-        return None
-    return gtrid, parse_brokers(connection.scalar(_BROKERS, {"gtrid": gtrid}) or "") or ()
+def brokers_of(connection: Connection, gtrid: str) -> tuple[int, ...]:
+    """Return the brokers that may not have committed a batch yet; empty: all have."""
+    return parse_brokers(connection.scalar(_BROKERS, {"gtrid": gtrid}) or "") or ()
+
+
+def oldest(connection: Connection, passed_over: Collection[str], count_max: int, bytes_max: int) -> Sequence[OutboxRow]:
+    """Return the first messages that wait, by id: at most so many, and so many bytes and a message."""
+    values = {"passed_over": list(passed_over), "count_max": count_max, "bytes_max": bytes_max}
+    return [OutboxRow(*row) for row in connection.execute(_OLDEST, values)]
 
 
 def name_batch(connection: Connection, gtrid: str) -> None:
     """Record the name of a batch with its decision."""
-    connection.execute(update(_RELAY).values(gtrid=gtrid))
-
-
-def oldest(connection: Connection, passed_over: Collection[str], count_max: int, bytes_max: int) -> Sequence[OutboxRow]:
-    """Return the first messages that wait, by id: at most so many, and so many bytes unless it is a single one."""
-    sizes = select(_OUTBOX.c.id, func.length(_OUTBOX.c.payload)).where(*_due(passed_over))
-    ids, left = list[int](), bytes_max
-    for number, size in connection.execute(sizes.order_by(_OUTBOX.c.id).limit(count_max)):
-        left -= size
-        if ids and left < 0:
-            break
-        ids.append(number)
-    if not ids:
-        return []
-    columns = [_OUTBOX.c[name] for name in OutboxRow._fields]
-    found = connection.execute(select(*columns).where(_OUTBOX.c.id.in_(ids)).order_by(_OUTBOX.c.id))
-    return [OutboxRow(*row) for row in found]
+    connection.execute(_NAME, {"the_gtrid": gtrid})
 
 
 def remove(connection: Connection, ids: Collection[int]) -> int:
     """Delete messages; return how many were there."""
     if connection.dialect.name in _LOCKS_WHAT_IT_PASSES:
         return connection.execute(_REMOVE_ONE, [{"the_id": row_id} for row_id in ids]).rowcount
-    return connection.execute(delete(_OUTBOX).where(_OUTBOX.c.id.in_(ids))).rowcount
+    return connection.execute(_REMOVE, {"ids": list(ids)}).rowcount
 
 
 def refuse(connection: Connection, row_id: int, reason: str) -> None:
@@ -241,10 +251,6 @@ def refused_rows(connection: Connection, limit: int) -> list[RefusedRow]:
         RefusedRow(row_id, topic, attribute, size, _age_s(now, added_at) or 0.0, why)
         for row_id, topic, attribute, size, now, added_at, why in found
     ]
-
-
-def _due(passed_over: Collection[str]) -> list[Any]:
-    return [_WAITS, _OUTBOX.c.topic.not_in(passed_over)] if passed_over else [_WAITS]
 
 
 def _one(connection: Connection, statement: Any) -> Any:

@@ -5,7 +5,7 @@ begin, reset and commit the transaction by its own rules.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -15,7 +15,7 @@ from meta_client.sql.core import Executable
 from meta_client.sql.executor import Executor
 
 if TYPE_CHECKING:
-    from sqlalchemy import Compiled, Dialect
+    from sqlalchemy import Dialect
 
 # Styles of drivers' parameters, and of the statements for them: every driver of pyformat takes these by position too.
 _STYLES: Final = {style: style for style in ("qmark", "format", "numeric", "named")} | {"pyformat": "format"}
@@ -26,7 +26,8 @@ class DbapiExecutor(Executor):
 
     def __init__(self, connection: Any) -> None:
         """Raises NoDatabase if *connection* is not of a PEP 249 driver."""
-        driver = _driver_of(connection)
+        kind: Any = type(connection)
+        driver = _driver_of(kind)
         # Names are quoted: PARTITION and OFFSET are words of SQL in some databases.
         super().__init__(connection, driver.Error, quote=True)
         is_mysql = any(name in driver.__name__.lower() for name in ("mysql", "mariadb"))
@@ -44,12 +45,8 @@ class DbapiExecutor(Executor):
         return _first(rows[0]) if rows else None
 
     def _compiled(self, statement: Executable, values: Mapping[str, object]) -> tuple[str, Any]:
-        compiled = _compiled(statement, self._dialect)
-        if not values:
-            return compiled.string, ()
-        given: Mapping[str, Any] = compiled.construct_params(dict(values)) or {}
-        names = getattr(compiled, "positiontup", None)
-        return compiled.string, given if names is None else tuple(given[name] for name in names)
+        text, names = _compiled(statement, self._dialect)
+        return text, values if names is None else tuple([values[name] for name in names])
 
 
 @lru_cache
@@ -61,22 +58,24 @@ def _dialect(style: Any, *, is_mysql: bool) -> "Dialect":
 
 
 @lru_cache(maxsize=128)
-def _compiled(statement: Executable, dialect: "Dialect") -> "Compiled":
-    compiled: Compiled = cast("Any", statement).compile(dialect=dialect)
-    return compiled
+def _compiled(statement: Executable, dialect: "Dialect") -> tuple[str, Sequence[str] | None]:
+    """Return the text of *statement*, and the names of its parameters where the driver takes them by position."""
+    compiled: Any = cast("Any", statement).compile(dialect=dialect)
+    return compiled.string, getattr(compiled, "positiontup", ())  # DDL has none
 
 
-def _driver_of(connection: Any) -> Any:
-    """Return the PEP 249 module of *connection*. Raises NoDatabase."""
-    for kind in type(connection).__mro__:
-        name = kind.__module__
+@lru_cache(maxsize=128)
+def _driver_of(kind: Any) -> Any:
+    """Return the PEP 249 module of a class of connections. Raises NoDatabase."""
+    for base in kind.__mro__:
+        name = base.__module__
         while name:
             module = sys.modules.get(name)
             if getattr(module, "paramstyle", None) in _STYLES and hasattr(module, "Error"):
                 return module
             name = name.rpartition(".")[0]
     raise NoDatabase(
-        f"{type(connection).__module__}.{type(connection).__name__} is no PEP 249 connection, and no connection or "
+        f"{kind.__module__}.{kind.__name__} is no PEP 249 connection, and no connection or "
         "session of SQLAlchemy: give one that is"
     )
 

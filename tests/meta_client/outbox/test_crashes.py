@@ -34,7 +34,7 @@ def test_a_relay_that_hangs_gives_way_when_it_goes_on(on_postgres: OutboxWorld) 
     world = on_postgres.world
     on_postgres.work(*range(10))
     with on_postgres.engine.connect() as hanging:
-        assert rows.lock(hanging)
+        assert rows.lock(hanging) is not None
         with on_postgres.relay() as relay:
             deadline = time.monotonic() + 30
             while relay.trouble is None:
