@@ -150,36 +150,6 @@ def memory_slow(case: str) -> Result:
     return memory.slow(case)
 
 
-def row_and_message_1(case: str) -> Result:
-    """A row and a message decided by a row, against an outbox with a polling relay: one thread."""
-    return row_and_message.compare(case, 1)
-
-
-def row_and_message_16(case: str) -> Result:
-    """The same, 16 threads."""
-    return row_and_message.compare(case, 16)
-
-
-def row_and_message_64(case: str) -> Result:
-    """The same, 64 threads."""
-    return row_and_message.compare(case, 64)
-
-
-def outbox_1(case: str) -> Result:
-    """A row and a message through metaq's outbox, against the same baseline: one thread."""
-    return row_and_message.compare(case, 1, by_outbox=True)
-
-
-def outbox_16(case: str) -> Result:
-    """The same, 16 threads."""
-    return row_and_message.compare(case, 16, by_outbox=True)
-
-
-def outbox_64(case: str) -> Result:
-    """The same, 64 threads."""
-    return row_and_message.compare(case, 64, by_outbox=True)
-
-
 def xa_1g(case: str) -> Result:
     """The commit of one branch of 1 GB in messages of 1 KiB, flush sync: milliseconds after it was prepared."""
     return big_branch.commit_after(case, recovery.GB // KIB)
@@ -334,12 +304,12 @@ CASES: Final[dict[str, Case]] = {
     "xa-16": Case(xa_16, Bar("ratio", 0.60)),
     "xa-64": Case(xa_64, Bar("ratio", 0.80)),
     "xa-16x10": Case(xa_16x10, Bar("ratio", 0.45)),
-    "row-and-message-1": Case(row_and_message_1, Bar("ratio", 0.35)),
-    "row-and-message-16": Case(row_and_message_16, Bar("ratio", 1.0)),
-    "row-and-message-64": Case(row_and_message_64, Bar("ratio", 0.35)),
-    "outbox-1": Case(outbox_1, Bar("ratio", 0.85)),
-    "outbox-16": Case(outbox_16, Bar("ratio", 0.85)),
-    "outbox-64": Case(outbox_64, Bar("ratio", 0.85)),
+    "row-and-message-1": Case(row_and_message.decided_1, Bar("ratio", 0.35)),
+    "row-and-message-16": Case(row_and_message.decided_16, Bar("ratio", 1.0)),
+    "row-and-message-64": Case(row_and_message.decided_64, Bar("ratio", 0.35)),
+    "outbox-1": Case(row_and_message.outbox_1, Bar("ratio", 0.85)),
+    "outbox-16": Case(row_and_message.outbox_16, Bar("ratio", 0.85)),
+    "outbox-64": Case(row_and_message.outbox_64, Bar("ratio", 0.85)),
     "xa-1g": Case(xa_1g, Bar("value", 20, is_ceiling=True)),
     "recover-checkpoint": Case(recover_checkpoint, Bar("value", 1, is_ceiling=True)),
     "start-8000": Case(start_8000, Bar("value", 2, is_ceiling=True)),

@@ -43,7 +43,37 @@ TAKE: Final = """DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY 
 RETURNING payload"""
 
 
-def compare(case: str, threads: int, *, by_outbox: bool = False) -> Result:
+def decided_1(case: str) -> Result:
+    """A row and a message decided by a row, against an outbox with a polling relay: one thread."""
+    return _compare(case, 1)
+
+
+def decided_16(case: str) -> Result:
+    """The same, 16 threads."""
+    return _compare(case, 16)
+
+
+def decided_64(case: str) -> Result:
+    """The same, 64 threads."""
+    return _compare(case, 64)
+
+
+def outbox_1(case: str) -> Result:
+    """A row and a message through metaq's outbox, against the same baseline: one thread."""
+    return _compare(case, 1, by_outbox=True)
+
+
+def outbox_16(case: str) -> Result:
+    """The same, 16 threads."""
+    return _compare(case, 16, by_outbox=True)
+
+
+def outbox_64(case: str) -> Result:
+    """The same, 64 threads."""
+    return _compare(case, 64, by_outbox=True)
+
+
+def _compare(case: str, threads: int, *, by_outbox: bool = False) -> Result:
     """Measure transactions a second, and the time from commit to delivery, both ways. *by_outbox*: ours is metaq's
     outbox, else the decision row."""
     with environment("sync") as on, EmbeddedPostgres(settings={"max_connections": "150"}) as database:

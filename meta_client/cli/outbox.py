@@ -67,7 +67,7 @@ def init(url: str, shows_sql: bool) -> None:
 @database_option
 @zk_option
 @click.option(
-    "--rows", "rows_max", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Messages of a batch."
+    "--rows", "rows_max", type=click.IntRange(1, 10_000), default=4_000, show_default=True, help="Messages of a batch."
 )
 @click.option(
     "--interval",

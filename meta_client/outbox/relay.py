@@ -33,7 +33,7 @@ from zk.tree.paths import InvalidName
 
 log = logging.getLogger(__name__)
 
-ROWS_MAX: Final = 1_000  # of a batch
+ROWS_MAX: Final = 4_000  # of a batch
 BYTES_MAX: Final = 8 * 1024 * 1024
 INTERVAL_S: Final = 0.05  # between two looks at an empty outbox
 PASS_OVER_S: Final = 1.0  # a topic that no broker takes now

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from journal.records.xid import GTRID_BYTES_MAX
 from meta_client.sql.core import (
+    ARRAY,
     TIMESTAMP,
     BigInteger,
     Column,
@@ -25,6 +26,7 @@ from meta_client.sql.core import (
     Select,
     Table,
     Text,
+    any_,
     bindparam,
     bytewise_text,
     delete,
@@ -126,6 +128,7 @@ _MAKE_ROW: Final = insert(_RELAY).values(only_one=1)
 _LOCKS_WHAT_IT_PASSES: Final = ("mysql", "mariadb")
 _AT_ID: Final = _OUTBOX.c.id == bindparam("the_id")
 _REMOVE: Final = delete(_OUTBOX).where(_OUTBOX.c.id.in_(bindparam("ids", expanding=True)))
+_REMOVE_ARRAY: Final = delete(_OUTBOX).where(_OUTBOX.c.id == any_(bindparam("ids", type_=ARRAY(BigInteger))))
 _REMOVE_ONE: Final = delete(_OUTBOX).where(_AT_ID)
 _TOUCH: Final = update(_RELAY).values(only_one=1)
 _LOCK: Final = select(_RELAY.c.gtrid).with_for_update()
@@ -215,7 +218,8 @@ def remove(connection: Connection, ids: Collection[int]) -> int:
     """Delete messages; return how many were there."""
     if connection.dialect.name in _LOCKS_WHAT_IT_PASSES:
         return connection.execute(_REMOVE_ONE, [{"the_id": row_id} for row_id in ids]).rowcount
-    return connection.execute(_REMOVE, {"ids": list(ids)}).rowcount
+    statement = _REMOVE_ARRAY if connection.dialect.name == "postgresql" else _REMOVE
+    return connection.execute(statement, {"ids": list(ids)}).rowcount
 
 
 def refuse(connection: Connection, row_id: int, reason: str) -> None:

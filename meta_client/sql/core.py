@@ -5,6 +5,7 @@ from meta_client.errors import NoDatabase
 
 try:
     from sqlalchemy import (
+        ARRAY,
         TIMESTAMP,
         BigInteger,
         Column,
@@ -21,6 +22,7 @@ try:
         String,
         Table,
         Text,
+        any_,
         bindparam,
         create_engine,
         delete,
@@ -41,6 +43,7 @@ except ModuleNotFoundError as error:
     raise NoDatabase(reason) from error
 
 __all__ = [
+    "ARRAY",
     "TIMESTAMP",
     "BigInteger",
     "Column",
@@ -58,6 +61,7 @@ __all__ = [
     "String",
     "Table",
     "Text",
+    "any_",
     "bindparam",
     "bytewise_text",
     "create_engine",
