@@ -117,7 +117,7 @@ class Relay:
         self._finished = ""  # name of the last batch that its brokers have committed
         self._passed_over: dict[str, float] = {}  # by topic, until when
         self._backoff = Backoff()
-        self._status_at = 0.0
+        self._status_at = self._status_read_at = 0.0  # when it is due, and was read
         self._pass_ended_at: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metaq relay", daemon=True)
@@ -148,12 +148,20 @@ class Relay:
         """Count what the outbox holds, into `status`. Raises the database's errors."""
         self.status = None
         with self._engine.connect() as connection:
-            self.status = rows.status(connection)
+            self.status, self._status_read_at = rows.status(connection), time.monotonic()
 
     @property
     def last_pass_age_s(self) -> float | None:
         """Seconds since the last pass ended; None: none has. Any thread."""
         return None if self._pass_ended_at is None else time.monotonic() - self._pass_ended_at
+
+    @property
+    def oldest_age_s(self) -> float | None:
+        """Age of the oldest message that waited at the last look, as if it still did; None: none did, or it is not
+        known. Any thread."""
+        if (status := self.status) is None or status.oldest_age_s is None:
+            return None
+        return status.oldest_age_s + time.monotonic() - self._status_read_at
 
     @property
     def pause_s(self) -> float:

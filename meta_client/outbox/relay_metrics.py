@@ -58,5 +58,5 @@ def samples(relay: Relay) -> Iterator[Sample]:
     yield Sample(LAST_PASS, relay.last_pass_age_s)
     if (status := relay.status) is not None and (relay.last_pass_age_s or 0) <= STALE_S:
         yield Sample(WAITING, status.waiting)
-        yield Sample(WAITING_AGE, status.oldest_age_s)
+        yield Sample(WAITING_AGE, relay.oldest_age_s)
         yield Sample(ASIDE, status.refused)

@@ -23,6 +23,8 @@ from meta_client.cli.consumer_admin import serve_consumer_admin
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.coordinator import Coordinator, DecisionUnknown, HeuristicOutcome, TwoPhaseStep
 from meta_client.coordinator.metrics import CoordinatorCollector
+from meta_client.outbox import Outbox, rows
+from meta_client.outbox.engines import engine_at
 from meta_client.protocol.requests import Put, TopicVerb, TransactionVerb
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.certificates import Certificates
@@ -294,24 +296,57 @@ def test_a_resolver_that_cannot_go_on_and_a_hazard(tmp_path: Path, zookeeper: Ch
             wait_for(lambda: scrape(broker).get("metaq_ledger_findings"), lambda count: count == 1)
             story.check("MetaqHazard", after_s=MINUTE, not_fires=["MetaqDecisionByHand", "MetaqResolverStuck"])
             story.check("MetaqDecisionByHand", after_s=65 * MINUTE)
-            check_stuck(story, database, url)
+            age = "metaq_resolver_last_pass_age_seconds"
+            check_stuck(story, database, "metaq resolver", url, age, "MetaqResolverStuck")
         finally:
             process.kill()
             process.wait()
 
 
-def check_stuck(story: Story, database: Database, url: str) -> None:
-    """Stop the server process that serves the resolver, as a database that hangs."""
+def check_stuck(story: Story, database: Database, program: str, url: str, age: str, alert: str) -> None:
+    """Stop the server processes that serve *program*, as a database that hangs."""
     with psycopg.connect(database.dsn) as here:
-        where = "application_name = 'metaq resolver' AND datname = current_database()"
-        ((pid,),) = here.execute(f"SELECT pid FROM pg_stat_activity WHERE {where}".encode()).fetchall()
-    os.kill(pid, signal.SIGSTOP)
+        where = f"application_name = '{program}' AND datname = current_database()"
+        pids = [pid for (pid,) in here.execute(f"SELECT pid FROM pg_stat_activity WHERE {where}".encode()).fetchall()]
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     try:
-        age = "metaq_resolver_last_pass_age_seconds"
         wait_for(lambda: Scrape(url).get(age), lambda seconds: seconds is not None and seconds > 1)
-        story.check("MetaqResolverStuck", after_s=2 * MINUTE)
+        story.check(alert, after_s=2 * MINUTE)
     finally:
-        os.kill(pid, signal.SIGCONT)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_an_outbox_whose_messages_wait_or_are_refused(tmp_path: Path, zookeeper: Chroot, database: Database) -> None:
+    """A topic without a broker; a partition that can't be; a database that hangs."""
+    log, deciding, outbox = tmp_path / "relay.log", make_postgres(database), Outbox()
+    engine = engine_at(deciding.url)
+    with engine.connect() as connection:
+        rows.create(connection)
+    engine.dispose()
+    words = ["outbox", "relay", "--database", deciding.url, "--zk", zookeeper.connect, "--admin-port", "0"]
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=ADMIN):
+        with log.open("wb") as out, Path(os.devnull).open("rb") as nothing:
+            process = start_metaq(words, stdin=nothing, stdout=out, stderr=out)
+        try:
+            url = wait_for(lambda: SERVED.search(log.read_text()), bool)[1]
+            wait_for(lambda: Scrape(url).get("metaq_outbox_messages_waiting"), lambda count: count == 0)
+            story = Story(tmp_path, {"relay": url})
+            with database.connect() as service:
+                outbox.send(service, "nowhere", b"")
+                service.commit()
+                wait_for(lambda: Scrape(url).get("metaq_outbox_messages_waiting"), lambda count: count == 1)
+                story.check("MetaqOutboxWaits", after_s=6 * MINUTE, not_fires=["MetaqOutboxStuck"])
+                service.execute("UPDATE metaq_outbox SET topic = 'orders', partition = 'x'")
+                service.commit()
+            wait_for(lambda: Scrape(url).get("metaq_outbox_messages_set_aside"), lambda count: count == 1)
+            story.check("MetaqOutboxSetAside", after_s=MINUTE, not_fires=["MetaqOutboxWaits"])
+            check_stuck(story, database, "metaq-relay", url, "metaq_outbox_last_pass_age_seconds", "MetaqOutboxStuck")
+        finally:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager
