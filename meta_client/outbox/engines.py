@@ -1,10 +1,13 @@
 """Engine for a database that is named as for `metaq txn`, with time limits for its connections."""
 
 import functools
+from pathlib import Path
 from typing import Any, Final
 
+from meta_client.coordinator.errors import Unreachable
 from meta_client.sql.core import Engine, NullPool, create_engine
 from meta_client.transactions.databases import place_of_url
+from meta_client.transactions.table import DATABASE
 
 CONNECT_TIMEOUT_S: Final = 5
 LOCK_TIMEOUT_S: Final = 10  # for another relay
@@ -26,6 +29,8 @@ def engine_at(url: str) -> Engine:
 def _sqlite(path: str) -> Any:
     import sqlite3
 
+    if not Path(path).is_file():  # it would be made
+        raise Unreachable(DATABASE, f"{path} is not there")
     return sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, check_same_thread=False)
 
 

@@ -104,7 +104,6 @@ class Relay:
         connect. Raises CannotEnlist."""
         self.counts = RelayCounts()
         self.trouble: str | None = None  # of the last pass
-        self.status: OutboxStatus | None = None  # a few seconds old; None: not known
         self._client = client
         self._is_own = isinstance(database, str)
         self._engine = engine_at(database) if isinstance(database, str) else database
@@ -115,9 +114,10 @@ class Relay:
         self._sent: list[OutboxRow] = []  # of the last one
         self._has_moved = False  # by the last pass: there may be more
         self._finished = ""  # name of the last batch that its brokers have committed
-        self._passed_over: dict[str, float] = {}  # by topic, until when
+        self._passed_over: dict[str, float] = {}  # by topic that no broker takes: when it is tried again
         self._backoff = Backoff()
-        self._status_at = self._status_read_at = 0.0  # when it is due, and was read
+        self._status: OutboxStatus | None = None
+        self._status_read_at = -STATUS_S
         self._pass_ended_at: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metaq relay", daemon=True)
@@ -132,8 +132,9 @@ class Relay:
         """Move a batch of what waits; return True if more may be done at once. Raises nothing: `trouble` says what
         failed, and a later call repeats it."""
         try:
+            if time.monotonic() >= self._status_read_at + STATUS_S:
+                self.read_status()
             again = self._run_pass()
-            self._maybe_read_status()
         except (MetaError, ZooKeeperError, exc.SQLAlchemyError) as error:
             self._failed(one_line(error.orig if isinstance(error, exc.DBAPIError) and error.orig else error))
             return False
@@ -146,9 +147,14 @@ class Relay:
 
     def read_status(self) -> None:
         """Count what the outbox holds, into `status`. Raises the database's errors."""
-        self.status = None
+        self._status, self._status_read_at = None, time.monotonic()
         with self._engine.connect() as connection:
-            self.status, self._status_read_at = rows.status(connection), time.monotonic()
+            self._status = rows.status(connection)
+
+    @property
+    def status(self) -> OutboxStatus | None:
+        """Contents of the outbox a few seconds ago; None: not known, as while a pass waits for a broker. Any thread."""
+        return self._status if time.monotonic() < self._status_read_at + 3 * STATUS_S else None
 
     @property
     def last_pass_age_s(self) -> float | None:
@@ -227,9 +233,10 @@ class Relay:
     def _move(self) -> bool:
         """Move a batch into `_sent`; return True if it was a full one."""
         now = time.monotonic()
-        self._passed_over = {topic: until for topic, until in self._passed_over.items() if until > now}
+        over = {topic: until for topic, until in self._passed_over.items() if until > now}
         with self._engine.connect() as connection:
-            if not self._has_moved and not rows.has_waiting(connection, self._passed_over):
+            if not self._has_moved and not rows.has_waiting(connection, over):
+                self._passed_over = over
                 return False
             connection.rollback()
             # It waits for the brokers: a batch that is prepared later may be committed earlier.
@@ -238,14 +245,16 @@ class Relay:
                     raise NoOutbox(f"{rows.RELAY_TABLE} is empty")
                 self._finish(last, connection)
                 transaction.join(self._producer)
-                waiting = rows.oldest(connection, self._passed_over, self._limit, BYTES_MAX)
+                waiting = rows.oldest(connection, over, self._limit, BYTES_MAX)
                 self._send(waiting)
                 if self._sent:
                     if rows.remove(connection, [row.id for row in self._sent]) != len(self._sent):
                         raise RowsChanged("rows of the outbox were changed while they were moved: nothing was moved")
                     rows.name_batch(connection, transaction.gtrid)
             self._finished = transaction.gtrid if self._sent else last
-        return len(waiting) == self._limit or sum(len(row.payload) for row in waiting) >= BYTES_MAX
+        taken = {row.topic for row in self._sent}
+        self._passed_over = {topic: until for topic, until in self._passed_over.items() if topic not in taken}
+        return len(waiting) == self._limit or bool(waiting and waiting[-1].until >= BYTES_MAX)
 
     def _finish(self, gtrid: str, connection: Connection) -> None:
         """Have brokers commit the last batch, if its relay may have died before: its messages come before those of the
@@ -261,13 +270,15 @@ class Relay:
 
     def _send(self, waiting: Sequence[OutboxRow]) -> None:
         """Send the messages of *waiting*, without waiting; those of topics without a broker stay."""
+        over = set[str]()
         for row in waiting:
-            if row.topic in self._passed_over:
+            if row.topic in over:
                 continue
             try:
                 self._producer.send_async(row.topic, row.payload, row.attribute, row.partition)
             except (NoPartition, NoBroker) as error:
                 self._pass_over(row.topic, error)
+                over.add(row.topic)
             except (LocalProtocolError, InvalidName, TypeError, ValueError) as error:
                 raise _Unsendable(row, error) from error
             else:
@@ -290,11 +301,6 @@ class Relay:
         if reason != self.trouble:
             log.warning("outbox not moved, and tried again reason=%s", reason)
         self.trouble = reason
-
-    def _maybe_read_status(self) -> None:
-        if (now := time.monotonic()) >= self._status_at:
-            self._status_at = now + STATUS_S
-            self.read_status()
 
 
 def _refusal_in(error: BaseException | None) -> SendRefused | None:

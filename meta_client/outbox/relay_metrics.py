@@ -31,7 +31,7 @@ ASIDE: Final = Family(
 LAST_PASS: Final = Family(
     "metaq_outbox_last_pass_age_seconds", MetricKind.GAUGE, "Time since its last pass ended; absent before the first."
 )
-STALE_S: Final = 30.0  # age of the last pass at which what it saw is not known any more
+PASS_S_MAX: Final = 30.0  # exceeds the wait for any single answer
 FAMILIES: Final = (MOVED, REFUSED, FAILED, WAITING, WAITING_AGE, ASIDE, LAST_PASS)
 
 
@@ -44,8 +44,8 @@ def ready(relay: Relay) -> Health:
     """Return whether the last pass, moments ago, reached the database and the brokers, and every topic has one."""
     if (age_s := relay.last_pass_age_s) is None:
         return Health(("it has not looked yet",))
-    if age_s > STALE_S:
-        return Health((f"a pass takes {age_s:.0f} s: it waits for the database or a broker",))
+    if age_s > PASS_S_MAX:
+        return Health((f"it has waited for {age_s:.0f} s, for the database or for a broker that is to commit",))
     without = [f"no broker takes messages of topic {topic}" for topic in relay.waiting_for]
     return Health((*((relay.trouble,) if relay.trouble else ()), *without))
 
@@ -56,7 +56,7 @@ def samples(relay: Relay) -> Iterator[Sample]:
     yield Sample(REFUSED, counts.refused)
     yield Sample(FAILED, counts.failed_passes)
     yield Sample(LAST_PASS, relay.last_pass_age_s)
-    if (status := relay.status) is not None and (relay.last_pass_age_s or 0) <= STALE_S:
+    if (status := relay.status) is not None:
         yield Sample(WAITING, status.waiting)
         yield Sample(WAITING_AGE, relay.oldest_age_s)
         yield Sample(ASIDE, status.refused)

@@ -56,6 +56,7 @@ class OutboxRow(NamedTuple):
     payload: bytes
     attribute: str | None
     partition: str | None
+    until: int  # bytes of the batch up to its end
 
 
 class RefusedRow(NamedTuple):
@@ -139,13 +140,13 @@ _RETRY_ONE: Final = update(_OUTBOX).where(_AT_ID).values(refused=None)
 
 def _oldest() -> Select[Any]:
     """Return the statement that reads a batch: as many rows as begin below a sum of bytes."""
-    size = func.length(_OUTBOX.c.payload).label("size")
+    size = (func.length(_OUTBOX.c.payload) + func.length(func.coalesce(_OUTBOX.c.attribute, ""))).label("size")
     first = select(_OUTBOX.c.id, size).where(_DUE).order_by(_OUTBOX.c.id).limit(bindparam("count_max")).subquery()
     until = func.sum(first.c.size).over(order_by=first.c.id).label("until")
-    summed = select(first.c.id, (until - first.c.size).label("since")).subquery()
-    columns = [_OUTBOX.c[name] for name in OutboxRow._fields]
-    found = select(*columns).join(summed, summed.c.id == _OUTBOX.c.id).where(summed.c.since < bindparam("bytes_max"))
-    return found.order_by(_OUTBOX.c.id)
+    summed = select(first.c.id, first.c.size, until).subquery()
+    *columns, _ = OutboxRow._fields
+    found = select(*(_OUTBOX.c[name] for name in columns), summed.c.until).join(summed, summed.c.id == _OUTBOX.c.id)
+    return found.where(summed.c.until - summed.c.size < bindparam("bytes_max")).order_by(_OUTBOX.c.id)
 
 
 _OLDEST: Final = _oldest()

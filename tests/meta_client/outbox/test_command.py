@@ -3,14 +3,15 @@
 import json
 import os
 import signal
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy import text
 
 from meta_client.admin.log_samples import FAMILIES as LOG
-from meta_client.outbox.relay_metrics import FAMILIES, STALE_S, WAITING_AGE, ready, samples
+from meta_client.outbox.relay_metrics import FAMILIES, WAITING_AGE
 from tests.fixtures.forked import run_metaq, start_metaq
 from tests.fixtures.scrape import SERVED, Scrape, health, wait_for
 from tests.meta_client.outbox.conftest import OutboxWorld
@@ -106,15 +107,28 @@ def test_a_relay_that_runs_tells_what_it_does_and_what_it_waits_for(on_postgres:
         process.wait()
 
 
-def test_what_a_pass_saw_long_ago_is_not_shown(on_postgres: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    relay = on_postgres.relay()
-    assert ready(relay).why_not == ("it has not looked yet",)
-    relay.run_pass()
-    assert not ready(relay).why_not
-    assert {sample.family.name for sample in samples(relay)} >= {"metaq_outbox_messages_waiting"}
-    monkeypatch.setattr(relay, "_pass_ended_at", (relay._pass_ended_at or 0) - STALE_S - 1)
-    assert "it waits for the database or a broker" in ready(relay).why_not[0]
-    assert "metaq_outbox_messages_waiting" not in {sample.family.name for sample in samples(relay)}
+def test_once_ends_with_a_warning_where_the_database_fails(on_postgres: OutboxWorld) -> None:
+    on_postgres.work(*range(50))
+    database = ("--database", on_postgres.url, "--zk", on_postgres.world.zookeeper)
+    with tempfile.TemporaryFile() as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        words = ("outbox", "relay", "--once", "--rows", "1", *database)
+        relay = start_metaq(words, stdin=nothing, stdout=out, stderr=err)
+        deadline = time.monotonic() + 30
+        while on_postgres.status().waiting == 50:
+            assert time.monotonic() < deadline
+        on_postgres.world.deciding.execute("ALTER TABLE metaq_outbox RENAME TO away")
+        assert relay.wait() == 1
+        err.seek(0)
+        told = err.read().decode()
+    assert 'warning: not all of it was moved: relation "metaq_outbox" does not exist' in told
+    assert "Traceback" not in told
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    done = run_metaq("outbox", "list", "--database", f"sqlite:///{tmp_path}/typo.db")
+    assert done.returncode == 2
+    assert "typo.db is not there" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_url_that_leads_nowhere_is_told_in_a_line_without_its_password(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from meta_client.errors import NotInTransaction
 from meta_client.outbox import Relay, rows
 from meta_client.outbox.relay import NoOutbox
+from meta_client.producer.partitioners import PartitionContext
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.requests import TopicVerb
 from tests.fixtures.reading import read_whole
@@ -117,7 +118,7 @@ def test_a_service_that_is_about_to_commit_keeps_nobody_waiting(outboxed: Outbox
 def test_a_topic_without_a_broker_waits_and_the_others_do_not(on_postgres: OutboxWorld) -> None:
     on_postgres.work(1, topic="nowhere")
     on_postgres.work(2)
-    relay = on_postgres.relay()
+    relay = on_postgres.relay(rows_max=1)
     drain(relay)
     assert list(relay.waiting_for) == ["nowhere"]
     assert (relay.counts.moved, on_postgres.status().waiting) == (1, 1)
@@ -130,6 +131,27 @@ def test_a_topic_without_a_broker_waits_and_the_others_do_not(on_postgres: Outbo
         time.sleep(0.1)
     assert relay.counts.moved == 2
     assert not relay.waiting_for
+
+
+def test_a_topic_is_told_of_while_it_is_tried_again(on_postgres: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe may take seconds, and nothing is well meanwhile."""
+    monkeypatch.setattr("meta_client.outbox.relay.PASS_OVER_S", 0.0)
+    seen: list[tuple[str, ...]] = []
+
+    def look(message: PartitionContext) -> None:
+        if message.attribute == "2":
+            seen.append(relay.waiting_for)
+
+    producer = on_postgres.world.client.producer(partitioner=look)
+    on_postgres.work(1, topic="absent")
+    with on_postgres.engine.connect() as connection:
+        connection.execute(text("UPDATE metaq_outbox SET id = 100"))
+        connection.commit()
+    with closing(Relay(on_postgres.world.client, on_postgres.url, producer)) as relay:
+        relay.run_pass()
+        on_postgres.work(2)
+        relay.run_pass()
+    assert seen == [("absent",)]
 
 
 def test_a_message_that_is_refused_is_set_aside_and_retried_by_hand(on_postgres: OutboxWorld) -> None:
@@ -206,10 +228,13 @@ def test_a_session_of_sqlalchemy(on_postgres: OutboxWorld) -> None:
     on_postgres.world.check([1])
 
 
-def test_a_large_backlog_takes_little_memory_at_a_time(on_postgres: OutboxWorld) -> None:
+@pytest.mark.parametrize(("payload", "attribute"), [(bytes(900_000), None), (b"", "a" * 900_000)])
+def test_a_large_backlog_takes_little_memory_at_a_time(
+    on_postgres: OutboxWorld, payload: bytes, attribute: str | None
+) -> None:
     with closing(on_postgres.world.deciding.connect()) as connection:
-        for number in range(40):
-            on_postgres.outbox.send(connection, "orders", b"%d" % number + bytes(900_000))
+        for _ in range(40):
+            on_postgres.outbox.send(connection, "orders", payload, attribute)
         connection.commit()
     relay = on_postgres.relay()
     assert relay.run_pass()
