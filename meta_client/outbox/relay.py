@@ -26,6 +26,7 @@ from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.protocol.errors import LocalProtocolError, MetaError
 from meta_client.sql.core import Connection, Engine, exc
 from meta_client.transactions.brokers import Brokers
+from meta_client.transactions.generation import check_noted
 from meta_client.transactions.names import name_in
 from meta_client.transactions.statements import one_line
 from zk.errors import ZooKeeperError
@@ -38,6 +39,7 @@ BYTES_MAX: Final = 8 * 1024 * 1024
 INTERVAL_S: Final = 0.05  # between two looks at an empty outbox
 PASS_OVER_S: Final = 1.0  # a topic that no broker takes now
 STATUS_S: Final = 5.0
+CHECK_S: Final = 1.0
 CLOSE_S: Final = 20.0  # exceeds the wait for any single answer
 INIT: Final = "metaq outbox init --database URL"
 
@@ -116,6 +118,7 @@ class Relay:
         self._finished = ""  # name of the last batch that its brokers have committed
         self._passed_over: dict[str, float] = {}  # by topic that no broker takes: when it is tried again
         self._backoff = Backoff()
+        self._check_at = 0.0  # when the generation is read again
         self._status: OutboxStatus | None = None
         self._status_read_at = -STATUS_S
         self._pass_ended_at: float | None = None
@@ -238,6 +241,7 @@ class Relay:
             if not self._has_moved and not rows.has_waiting(connection, over):
                 self._passed_over = over
                 return False
+            self._check_newest(connection, now)
             connection.rollback()
             # It waits for the brokers: a batch that is prepared later may be committed earlier.
             with self._client.transaction(connection, wait=True) as transaction:
@@ -255,6 +259,15 @@ class Relay:
         taken = {row.topic for row in self._sent}
         self._passed_over = {topic: until for topic, until in self._passed_over.items() if topic not in taken}
         return len(waiting) == self._limit or bool(waiting and waiting[-1].until >= BYTES_MAX)
+
+    def _check_newest(self, connection: Connection, now: float) -> None:
+        """Check once a second that the database was not restored to an earlier time: rows that were moved would be
+        there again. Raises RestoredTable; Unreachable if that is unknown."""
+        if self._client.is_direct or now < self._check_at:
+            return
+        self._check_at = 0.0
+        check_noted(self._client.session, rows.table_name(connection), lambda: rows.generation(connection))
+        self._check_at = now + CHECK_S
 
     def _finish(self, gtrid: str, connection: Connection) -> None:
         """Have brokers commit the last batch, if its relay may have died before: its messages come before those of the
@@ -298,6 +311,7 @@ class Relay:
     def _failed(self, reason: str) -> None:
         self.counts = replace(self.counts, failed_passes=self.counts.failed_passes + 1)
         self._backoff.failed(time.monotonic())
+        self._check_at = 0.0
         if reason != self.trouble:
             log.warning("outbox not moved, and tried again reason=%s", reason)
         self.trouble = reason

@@ -38,8 +38,9 @@ from meta_client.sql.core import (
     update,
 )
 from meta_client.sql.executor import Executor
+from meta_client.transactions.names import TableName
+from meta_client.transactions.table import IDENTITY, parse_brokers
 from meta_client.transactions.table import TABLE as DECISIONS
-from meta_client.transactions.table import parse_brokers
 
 TABLE: Final = "metaq_outbox"
 RELAY_TABLE: Final = "metaq_outbox_relay"
@@ -135,6 +136,8 @@ _TOUCH: Final = update(_RELAY).values(only_one=1)
 _LOCK: Final = select(_RELAY.c.gtrid).with_for_update()
 _NAME: Final = update(_RELAY).values(gtrid=bindparam("the_gtrid"), relayed_at=func.now())
 _BROKERS: Final = sql_text(f"SELECT brokers FROM {DECISIONS} WHERE gtrid = :gtrid AND outcome = 'commit'")  # noqa: S608
+_TABLE_ID: Final = sql_text(f"SELECT table_id FROM {IDENTITY}")  # noqa: S608
+_GENERATION: Final = sql_text(f"SELECT generation FROM {IDENTITY}")  # noqa: S608
 _RETRY_ONE: Final = update(_OUTBOX).where(_AT_ID).values(refused=None)
 
 
@@ -208,6 +211,16 @@ def oldest(connection: Connection, passed_over: Collection[str], count_max: int,
     """Return the first messages that wait, by id: at most so many, and so many bytes and a message."""
     values = {"passed_over": list(passed_over), "count_max": count_max, "bytes_max": bytes_max}
     return [OutboxRow(*row) for row in connection.execute(_OLDEST, values)]
+
+
+def table_name(connection: Connection) -> TableName:
+    """Return the name of the decision table. Raises ValueError for one that is damaged."""
+    return TableName(str(connection.scalar(_TABLE_ID)))
+
+
+def generation(connection: Connection) -> int:
+    """Return the decision table's generation."""
+    return int(connection.scalar(_GENERATION) or 0)
 
 
 def name_batch(connection: Connection, gtrid: str) -> None:

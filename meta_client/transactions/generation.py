@@ -60,9 +60,15 @@ class Generations:
 def check_newest(session: ZooKeeperSession, table: DecisionTable) -> tuple[TableGeneration | None, int]:
     """Return if a missing row of *table* proves that nothing was decided: with its node in ZooKeeper, if there is one,
     and its generation. Changes nothing. Raises RestoredTable, and Unreachable if that is unknown."""
-    name = table.identity.name
+    return check_noted(session, table.identity.name, table.generation)
+
+
+def check_noted(
+    session: ZooKeeperSession, name: TableName, read: Callable[[], int]
+) -> tuple[TableGeneration | None, int]:
+    """Do as check_newest, with a function that reads the generation of table *name*."""
     noted = noted_generation(session, name)  # before the table, which may be raised meanwhile
-    generation = table.generation()
+    generation = read()
     if noted is not None and noted.generation > generation:
         raise RestoredTable(
             DATABASE,

@@ -1,12 +1,15 @@
 """A relay dies at each step of a batch: the next one moves what it did not, each message once and in order."""
 
 import time
+from contextlib import closing
 
 import pytest
+from sqlalchemy import text
 
 from meta_client import Client
 from meta_client.outbox import Relay, rows
 from meta_client.transactions import TransactionConfig
+from meta_client.transactions.generation import Generations
 from tests.fixtures.forked import start_module
 from tests.meta_client.outbox.conftest import OutboxWorld
 
@@ -27,6 +30,34 @@ def test_a_relay_is_killed(outboxed: OutboxWorld, step: str) -> None:
             time.sleep(0.05)
         assert relay.counts.moved == (10 if is_decided else 30)
     world.check(list(range(30)))
+
+
+def test_a_database_that_was_restored_is_not_moved_from(
+    on_postgres: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that were moved are there again."""
+    monkeypatch.setattr("meta_client.outbox.relay.CHECK_S", 0.0)  # here no connection is lost by the restore
+    world = on_postgres.world
+    on_postgres.work(1)
+    with on_postgres.engine.connect() as connection, on_postgres.relay() as relay:
+        with world.open_client() as client:
+            Generations(client.session, world.deciding.identity.name).accept(table := world.deciding.table())
+        before = connection.execute(text("SELECT * FROM metaq_outbox")).mappings().one()
+        connection.rollback()
+        world.check([1])
+        with closing(table):
+            assert table.advance(table.generation(), 0)
+        columns = ", ".join(dict(before))
+        values = ", ".join(f":{name}" for name in dict(before))
+        connection.execute(text(f"INSERT INTO metaq_outbox ({columns}) VALUES ({values})"), dict(before))
+        connection.commit()
+        deadline = time.monotonic() + 30
+        while "was restored to an earlier time" not in str(relay.trouble):
+            assert time.monotonic() < deadline, relay.trouble
+            time.sleep(0.05)
+        connection.execute(text("DELETE FROM metaq_outbox"))
+        connection.commit()
+    world.check([1])
 
 
 def test_a_relay_that_hangs_gives_way_when_it_goes_on(on_postgres: OutboxWorld) -> None:
