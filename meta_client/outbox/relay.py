@@ -22,8 +22,9 @@ from meta_client.outbox.engines import PROGRAM, engine_at
 from meta_client.outbox.rows import OutboxRow, OutboxStatus
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
+from meta_client.producer.results import Handle
 from meta_client.producer.xa_verbs import XaVerbs
-from meta_client.protocol.errors import LocalProtocolError, MetaError
+from meta_client.protocol.errors import LocalProtocolError, MetaError, XaError
 from meta_client.sql.core import Connection, Engine, exc
 from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.generation import check_noted
@@ -38,6 +39,7 @@ ROWS_MAX: Final = 4_000  # of a batch
 BYTES_MAX: Final = 8 * 1024 * 1024
 INTERVAL_S: Final = 0.05  # between two looks at an empty outbox
 PASS_OVER_S: Final = 1.0  # a topic that no broker takes now
+PASS_OVER_S_MAX: Final = 10.0  # where it takes long to find out, as of a broker that gives no answer
 STATUS_S: Final = 5.0
 CHECK_S: Final = 1.0
 CLOSE_S: Final = 20.0  # exceeds the wait for any single answer
@@ -115,10 +117,12 @@ class Relay:
         self._limit = rows_max  # of the next batch
         self._sent: list[OutboxRow] = []  # of the last one
         self._has_moved = False  # by the last pass: there may be more
+        self._handles: list[Handle] = []  # of these
         self._finished = ""  # name of the last batch that its brokers have committed
         self._passed_over: dict[str, float] = {}  # by topic that no broker takes: when it is tried again
         self._backoff = Backoff()
         self._check_at = 0.0  # when the generation is read again
+        self._began = 0.0  # the last pass
         self._status: OutboxStatus | None = None
         self._status_read_at = -STATUS_S
         self._pass_ended_at: float | None = None
@@ -212,7 +216,7 @@ class Relay:
                 self._closing.wait(self.pause_s)
 
     def _run_pass(self) -> bool:
-        self._sent = []
+        self._sent, self._handles, self._began = [], [], time.monotonic()
         try:
             is_full = self._move()
         except _Unsendable as error:
@@ -222,7 +226,11 @@ class Relay:
             self._limit = max(1, len(self._sent) // 2)  # the refused one may be any of them; or they were too many
             match _refusal_in(error):
                 case None:
-                    raise
+                    unanswered = self._unanswered() if isinstance(error.__cause__, XaError) else ()
+                    if not unanswered:
+                        raise
+                    for topic in unanswered:
+                        self._pass_over(topic, error)
                 case TryAgain() | PartitionClosed() as refusal:
                     self._pass_over(refusal.destination.topic, refusal)
                 case refusal if len(self._sent) == 1:
@@ -288,7 +296,7 @@ class Relay:
             if row.topic in over:
                 continue
             try:
-                self._producer.send_async(row.topic, row.payload, row.attribute, row.partition)
+                handle = self._producer.send_async(row.topic, row.payload, row.attribute, row.partition)
             except (NoPartition, NoBroker) as error:
                 self._pass_over(row.topic, error)
                 over.add(row.topic)
@@ -296,10 +304,22 @@ class Relay:
                 raise _Unsendable(row, error) from error
             else:
                 self._sent.append(row)
+                self._handles.append(handle)
+
+    def _unanswered(self) -> set[str]:
+        """Return the topics of messages that no broker has answered."""
+        found = set[str]()
+        for row, handle in zip(self._sent, self._handles, strict=True):
+            try:
+                handle.result(0)
+            except MetaError:
+                found.add(row.topic)
+        return found
 
     def _pass_over(self, topic: str, error: Exception) -> None:
         """Leave the messages of *topic* where they are for a moment; the others need not wait for them."""
-        self._passed_over[topic] = time.monotonic() + PASS_OVER_S
+        now = time.monotonic()
+        self._passed_over[topic] = now + max(PASS_OVER_S, min(3 * (now - self._began), PASS_OVER_S_MAX))
         log.warning("messages wait topic=%s reason=%s", topic, one_line(error))
 
     def _set_aside(self, row: OutboxRow, reason: str) -> None:

@@ -64,3 +64,12 @@ def on_postgres(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iter
         one = OutboxWorld(world)
         with one.closing:
             yield one
+
+
+@pytest.fixture
+def wide(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[OutboxWorld]:
+    """Beside two brokers: topic `bills` is at the second alone."""
+    with running_world(make("postgres", request), broker_pool, brokers=2) as world:
+        one = OutboxWorld(world)
+        with one.closing:
+            yield one

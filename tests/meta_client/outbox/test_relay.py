@@ -116,14 +116,14 @@ def test_a_service_that_is_about_to_commit_keeps_nobody_waiting(outboxed: Outbox
 
 
 def test_a_topic_without_a_broker_waits_and_the_others_do_not(on_postgres: OutboxWorld) -> None:
-    on_postgres.work(1, topic="nowhere")
+    on_postgres.work(1, topic="made-later")
     on_postgres.work(2)
     relay = on_postgres.relay(rows_max=1)
     drain(relay)
-    assert list(relay.waiting_for) == ["nowhere"]
+    assert list(relay.waiting_for) == ["made-later"]
     assert (relay.counts.moved, on_postgres.status().waiting) == (1, 1)
     with on_postgres.world.brokers[0].client() as client:
-        done(client, TopicVerb.CREATE, "nowhere", partitions="1")
+        done(client, TopicVerb.CREATE, "made-later", partitions="1")
     deadline = time.monotonic() + 30
     while on_postgres.status().waiting:
         drain(relay)
@@ -152,6 +152,24 @@ def test_a_topic_is_told_of_while_it_is_tried_again(on_postgres: OutboxWorld, mo
         on_postgres.work(2)
         relay.run_pass()
     assert seen == [("absent",)]
+
+
+def test_a_broker_that_gives_no_answer_delays_no_other_s_topics(wide: OutboxWorld) -> None:
+    _, silent = wide.world.brokers
+    relay = wide.relay()
+    wide.work(1, topic="bills")
+    drain(relay)
+    silent.pause()
+    try:
+        wide.work(*range(2, 7), topic="bills")
+        wide.work(*range(7, 12))
+        deadline = time.monotonic() + 40
+        while relay.counts.moved < 6:
+            assert time.monotonic() < deadline, relay.trouble
+            relay.run_pass()
+        assert relay.waiting_for == ("bills",)
+    finally:
+        silent.resume()
 
 
 def test_a_message_that_is_refused_is_set_aside_and_retried_by_hand(on_postgres: OutboxWorld) -> None:
