@@ -17,6 +17,7 @@ from meta_client.operations.option_types import Seconds
 from meta_client.operations.text import age_text, printable, tell
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.protocol.compression import Codec
+from zk.tree.nodes import INT64_MAX
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -182,7 +183,7 @@ def list_waiting(url: str, as_json: bool) -> None:
 
 @outbox.command()
 @database_option
-@click.argument("ids", nargs=-1, type=int, metavar="[ID]...")
+@click.argument("ids", nargs=-1, type=click.IntRange(1, INT64_MAX), metavar="[ID]...")
 @click.option("--all", "is_all", is_flag=True, help="Every message that was set aside.")
 def retry(url: str, ids: tuple[int, ...], is_all: bool) -> None:
     """Have messages that were set aside wait for the relay again, in their old places."""

@@ -11,7 +11,8 @@ from meta_client.transactions.table import DATABASE
 
 CONNECT_TIMEOUT_S: Final = 5
 LOCK_TIMEOUT_S: Final = 10  # for another relay
-STATEMENT_TIMEOUT_S: Final = 60
+SILENCE_S: Final = 60  # of the database, and of a relay that holds its lock and whose host is lost
+IDLE_IN_BLOCK: Final = "idle_in_transaction_session_timeout"
 PROGRAM: Final = "metaq-relay"  # in listings of the database and of brokers
 
 
@@ -46,7 +47,8 @@ def _postgres(dsn: str) -> Any:
     import psycopg
 
     connection = psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_S, application_name=PROGRAM, autocommit=True)
-    connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
-    connection.execute(f"SET statement_timeout = '{STATEMENT_TIMEOUT_S}s'")
+    for setting in ("lock_timeout", LOCK_TIMEOUT_S), ("statement_timeout", SILENCE_S), (IDLE_IN_BLOCK, SILENCE_S):
+        connection.execute(f"SET {setting[0]} = '{setting[1]}s'")
+    connection.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
     connection.autocommit = False
     return connection

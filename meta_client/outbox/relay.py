@@ -14,12 +14,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from meta_client.client import Client
-from meta_client.coordinator.errors import CannotEnlist, HeuristicOutcome, PrepareFailed
+from meta_client.coordinator.errors import CannotEnlist, HeuristicOutcome, PrepareFailed, Unreachable
 from meta_client.errors import NoBroker, NoPartition, PartitionClosed, SendRefused, TryAgain
 from meta_client.net.backoff import Backoff
 from meta_client.outbox import rows
 from meta_client.outbox.engines import PROGRAM, engine_at
 from meta_client.outbox.rows import OutboxRow, OutboxStatus
+from meta_client.producer.outgoing import parse_partition
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
 from meta_client.producer.results import Handle
@@ -30,6 +31,7 @@ from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.generation import check_noted
 from meta_client.transactions.names import name_in
 from meta_client.transactions.statements import one_line
+from meta_client.transactions.table import DATABASE
 from zk.errors import ZooKeeperError
 from zk.tree.paths import InvalidName
 
@@ -55,11 +57,14 @@ class NoOutbox(CannotEnlist):
 
 @contextmanager
 def outbox_errors() -> Iterator[None]:
-    """Raise a database's errors as NoOutbox, in one line: the statement and its parameters follow."""
+    """Raise a database's errors as NoOutbox or Unreachable, in one line: the statement and its parameters follow."""
     try:
         yield
     except exc.DBAPIError as error:
-        raise NoOutbox(one_line(error.orig or error)) from error
+        reason = one_line(error.orig or error)
+        if isinstance(error, exc.ProgrammingError) or reason.startswith("no such table"):
+            raise NoOutbox(reason) from error
+        raise Unreachable(DATABASE, reason) from error
 
 
 class RowsChanged(MetaError):
@@ -298,6 +303,8 @@ class Relay:
             try:
                 handle = self._producer.send_async(row.topic, row.payload, row.attribute, row.partition)
             except (NoPartition, NoBroker) as error:
+                if isinstance(error, NoPartition) and self._is_up(row):
+                    raise _Unsendable(row, error) from error
                 self._pass_over(row.topic, error)
                 over.add(row.topic)
             except (LocalProtocolError, InvalidName, TypeError, ValueError) as error:
@@ -305,6 +312,11 @@ class Relay:
             else:
                 self._sent.append(row)
                 self._handles.append(handle)
+
+    def _is_up(self, row: OutboxRow) -> bool:
+        """Return whether the broker that the message names is up: then it does not have the partition."""
+        wanted = None if row.partition is None else parse_partition(row.partition)
+        return wanted is not None and wanted.broker_id in self._client.topology.view(row.topic, 0).urls
 
     def _unanswered(self) -> set[str]:
         """Return the topics of messages that no broker has answered."""

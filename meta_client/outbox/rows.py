@@ -30,6 +30,7 @@ from meta_client.sql.core import (
     bindparam,
     bytewise_text,
     delete,
+    exc,
     func,
     insert,
     mysql,
@@ -37,7 +38,7 @@ from meta_client.sql.core import (
     sql_text,
     update,
 )
-from meta_client.sql.executor import Executor
+from meta_client.sql.executor import Executor, SqlAlchemyExecutor
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import IDENTITY, parse_brokers
 from meta_client.transactions.table import TABLE as DECISIONS
@@ -175,10 +176,14 @@ def ddl(dialect: Dialect) -> str:
 
 def create(connection: Connection) -> None:
     """Make both tables if missing, and the relay's row. Commits."""
+    executor = SqlAlchemyExecutor(connection)
     for table in (_OUTBOX, _RELAY):
-        table.create(connection, checkfirst=True)
+        executor.create(select(table).limit(1), CreateTable(table))
     if connection.scalar(select(_RELAY.c.only_one)) is None:
-        connection.execute(_MAKE_ROW)
+        try:
+            connection.execute(_MAKE_ROW)
+        except exc.IntegrityError:  # another process made it meanwhile
+            connection.rollback()
     connection.commit()
 
 

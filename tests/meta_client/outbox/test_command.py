@@ -136,5 +136,5 @@ def test_a_url_that_leads_nowhere_is_told_in_a_line_without_its_password(tmp_pat
         done = run_metaq("outbox", "list", "--database", url)
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
-        assert done.stderr.startswith("error: ")
+        assert done.stderr.startswith("error: the database gave no answer: ")
         assert "secret" not in done.stderr

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -178,13 +179,15 @@ def test_a_message_that_is_refused_is_set_aside_and_retried_by_hand(on_postgres:
     with on_postgres.engine.connect() as connection:
         connection.execute(text("UPDATE metaq_outbox SET attribute = repeat('x', 70000) WHERE id = 8"))
         connection.execute(text("UPDATE metaq_outbox SET partition = 'no partition' WHERE id = 5"))
+        connection.execute(text("UPDATE metaq_outbox SET partition = '0-99' WHERE id = 12"))
         connection.commit()
     relay = on_postgres.relay()
     drain(relay)
     status = on_postgres.status()
     assert (relay.counts.moved + status.refused, status.waiting) == (20, 0)
     with on_postgres.engine.connect() as connection:
-        (first, *_) = refused = rows.refused_rows(connection, 10)
+        (first, *_, last) = refused = rows.refused_rows(connection, 10)
+        assert (last.id, "has no such partition" in last.refused) == (12, True)
         assert (first.id, first.topic) == (5, "orders")
         assert "is no partition" in first.refused
         assert relay.counts.refused == len(refused)
@@ -288,3 +291,17 @@ def test_without_an_outbox_the_command_is_named(on_postgres: OutboxWorld) -> Non
         connection.commit()
     with pytest.raises(NoOutbox, match="is empty"):
         on_postgres.relay().check()
+
+
+def test_an_outbox_is_made_by_several_at_once(on_postgres: OutboxWorld) -> None:
+    """As by services that begin together."""
+    for table in ("metaq_outbox", "metaq_outbox_relay"):
+        on_postgres.world.deciding.execute(f"DROP TABLE {table}")
+
+    def make(_: int) -> None:
+        with on_postgres.engine.connect() as connection:
+            rows.create(connection)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(make, range(4)))
+    on_postgres.relay().check()
