@@ -307,7 +307,7 @@ CASES: Final[dict[str, Case]] = {
     "row-and-message-1": Case(row_and_message.decided_1, Bar("ratio", 0.35)),
     "row-and-message-16": Case(row_and_message.decided_16, Bar("ratio", 1.0)),
     "row-and-message-64": Case(row_and_message.decided_64, Bar("ratio", 0.35)),
-    "outbox-1": Case(row_and_message.outbox_1, Bar("ratio", 0.85)),
+    "outbox-1": Case(row_and_message.outbox_1, Bar("ratio", 0.40)),
     "outbox-16": Case(row_and_message.outbox_16, Bar("ratio", 0.85)),
     "outbox-64": Case(row_and_message.outbox_64, Bar("ratio", 0.85)),
     "xa-1g": Case(xa_1g, Bar("value", 20, is_ceiling=True)),
