@@ -14,6 +14,7 @@ from meta_client.protocol.status import Status
 
 log = logging.getLogger(__name__)
 
+LOG_S = 60.0  # between two lines about refused connections
 GOODBYE_S = 2.0  # for the peer to read the reason and hang up
 
 
@@ -27,7 +28,7 @@ class ConnectionLimit:
         self.per_address_max = per_address_max
         self._by_network: dict[str, int] = {}  # open ones
         self.refused = 0  # since the start
-        self._is_logged = False  # since a connection was admitted
+        self._log_at = 0.0  # when a refusal is logged again
         self._rejecting: set[asyncio.Transport] = set()
 
     def admits(self, transport: asyncio.Transport, peer: Identified, account: QuotaAccount | None, others: int) -> bool:
@@ -37,13 +38,18 @@ class ConnectionLimit:
         """
         of_address = self._by_network.get(peer.network, 0)
         if (reply := self._why_not(of_address, account, others, peer.name)) is None:
-            self._is_logged = False
             self._by_network[peer.network] = of_address + 1
             return True
         self.refused += 1
-        if not self._is_logged:
-            self._is_logged = True
-            log.warning("connections refused open=%d peer=%s of_peer=%d", others, peer.network, of_address)
+        if (now := self._loop.time()) >= self._log_at:
+            self._log_at = now + LOG_S
+            log.warning(
+                "connections refused open=%d peer=%s of_peer=%d total=%d",
+                others,
+                peer.network,
+                of_address,
+                self.refused,
+            )
         if len(self._rejecting) < REJECTING_MAX:
             self._reject(transport, reply)
         else:

@@ -221,6 +221,8 @@ def test_a_connection_too_many_is_told_so_and_closed(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
         with WireClient(broker.port) as late:
             assert late.put("orders", 0, b"let in").offset == 0
+            with WireClient(broker.port) as refused:
+                assert refused.receive() == Result(503, text, 2147483647)
         assert broker.log.count("connections refused") == 1
 
 
