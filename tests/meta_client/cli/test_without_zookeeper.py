@@ -23,7 +23,16 @@ V = TransactionVerb
 EXIT_STATUS = ROOT / "docs/operations/exit-status.md"
 # Commands with --zk that ask ZooKeeper for more than addresses, or run something: no --broker.
 WITHOUT = {"broker", "console", "groups", "groups list", "groups describe", "groups reset", "doctor zookeeper"}
-WITHOUT |= {"groups dead-letters resend", "txn doctor", "txn init", "txn resolver", "restore", "promote", "reconcile"}
+WITHOUT |= {
+    "groups dead-letters resend",
+    "txn doctor",
+    "txn init",
+    "txn resolver",
+    "outbox relay",
+    "restore",
+    "promote",
+    "reconcile",
+}
 
 
 @pytest.fixture(scope="module")
