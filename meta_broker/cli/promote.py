@@ -1,8 +1,9 @@
 """`metaq promote`: makes a stopped slave the master."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +25,11 @@ from meta_broker.replication.promotion.promotion import (
     require_stopped_slave,
 )
 from meta_broker.replication.promotion.promotion_check import CheckFinding, Severity, check_promotion
+from meta_broker.replication.replica.slave_file import SlaveFile
 from meta_client.cli.output import confirm
 from meta_client.logs.audit import audit_offline
 from meta_client.logs.setup import LogFormat, set_up_logs
-from meta_client.operations.text import printable
+from meta_client.operations.text import printable, tell
 from zk.brokers.replication import VersionedReplication
 
 REFUSED: Final = 1  # exit status: not promoted, and nothing was changed
@@ -115,11 +117,27 @@ def promote_command(
             return
         if not yes:
             confirm(f"make {directory} the master of broker {facts.broker_id}?")
-        epoch = promote(directory, status.facts, session, found)
+        with _told_if_interrupted(directory):
+            epoch = promote(directory, status.facts, session, found)
     audit_offline(directory, "promote", broker=facts.broker_id, epoch=epoch)
     click.echo(f"promoted {directory} broker={facts.broker_id} epoch={epoch} in_doubt={len(status.in_doubt)}", err=True)
     if not no_start:
         serve(config)
+
+
+@contextlib.contextmanager
+def _told_if_interrupted(directory: Path) -> Iterator[None]:
+    """Say what an interrupt leaves: the epoch may be claimed before the directory is a master's."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if SlaveFile(directory).read() is None:
+            tell(f"interrupted: {directory} is a master's now, start it with `metaq broker`")
+        else:
+            tell(
+                f"interrupted: {directory} is still a slave's, and its epoch may be claimed: run the same command again"
+            )
+        raise
 
 
 def _print(report: PromotionReport, *, as_json: bool) -> None:

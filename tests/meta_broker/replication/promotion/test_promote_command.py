@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from journal.errors import StorageFailed
 from journal.records.header import RecordType
@@ -16,6 +17,7 @@ from journal.repair.offline import opened_segments, read_state
 from journal.state.truncation import truncate
 from journal.wal.scan import Scanner
 from journal.wal.storage import DirectoryStorage
+from meta_broker.cli.promote import promote_command
 from meta_broker.replication.promotion.promotion import promote, read_cluster, read_replica
 from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
 from meta_client.protocol.answers import parse_keys
@@ -121,6 +123,29 @@ def test_the_copy_serves_what_its_master_had_and_the_master_does_not_any_more(
         assert metaq(slave, "--zk", zookeeper.connect, status=2).stderr.startswith(f"error: {slave} has no slave.json")
     finally:
         successor.kill()
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_an_interrupt_says_what_it_leaves(
+    slave: Path, zookeeper: Chroot, session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+) -> None:
+    in_sync(session, 1)
+    remove = SlaveFile.remove
+
+    def interrupted(file: SlaveFile) -> None:
+        if is_removed:
+            remove(file)
+        raise KeyboardInterrupt
+
+    words = [str(slave), "--zk", zookeeper.connect, "--yes", "--no-start"]
+    with monkeypatch.context() as patched:
+        patched.setattr(SlaveFile, "remove", interrupted)
+        told = CliRunner().invoke(promote_command, words).output
+    if is_removed:
+        assert f"interrupted: {slave} is a master's now, start it with `metaq broker`" in told
+    else:
+        assert f"interrupted: {slave} is still a slave's, and its epoch may be claimed" in told
+        metaq(*words)
 
 
 @pytest.mark.parametrize(
