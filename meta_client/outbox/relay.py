@@ -135,7 +135,7 @@ class Relay:
         self._thread = threading.Thread(target=self._run, name="metaq relay", daemon=True)
 
     def check(self) -> None:
-        """Look for the outbox. Raises NoOutbox."""
+        """Look for the outbox. Raises NoOutbox, Unreachable."""
         with outbox_errors(), self._engine.connect() as connection:
             if not rows.is_complete(connection):
                 raise NoOutbox(f"{rows.RELAY_TABLE} is empty")
@@ -192,7 +192,7 @@ class Relay:
         return tuple(sorted(self._passed_over.copy()))
 
     def __enter__(self) -> Self:
-        """Begin to move. Raises NoOutbox."""
+        """Begin to move. Raises NoOutbox, Unreachable."""
         self.check()
         self._thread.start()
         return self
@@ -330,9 +330,10 @@ class Relay:
 
     def _pass_over(self, topic: str, error: Exception) -> None:
         """Leave the messages of *topic* where they are for a moment; the others need not wait for them."""
+        if topic not in self._passed_over:
+            log.warning("messages wait topic=%s reason=%s", topic, one_line(error))
         now = time.monotonic()
         self._passed_over[topic] = now + max(PASS_OVER_S, min(3 * (now - self._began), PASS_OVER_S_MAX))
-        log.warning("messages wait topic=%s reason=%s", topic, one_line(error))
 
     def _set_aside(self, row: OutboxRow, reason: str) -> None:
         with self._engine.connect() as connection:

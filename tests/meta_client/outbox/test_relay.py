@@ -116,13 +116,18 @@ def test_a_service_that_is_about_to_commit_keeps_nobody_waiting(outboxed: Outbox
     outboxed.world.check([1, 2, 3, 4, 5, 9])
 
 
-def test_a_topic_without_a_broker_waits_and_the_others_do_not(on_postgres: OutboxWorld) -> None:
+def test_a_topic_without_a_broker_waits_and_the_others_do_not(
+    on_postgres: OutboxWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     on_postgres.work(1, topic="made-later")
     on_postgres.work(2)
     relay = on_postgres.relay(rows_max=1)
     drain(relay)
     assert list(relay.waiting_for) == ["made-later"]
     assert (relay.counts.moved, on_postgres.status().waiting) == (1, 1)
+    relay._passed_over = dict.fromkeys(relay._passed_over, 0.0)  # it is tried again, and told of once
+    drain(relay)
+    assert caplog.text.count("messages wait topic=made-later") == 1
     with on_postgres.world.brokers[0].client() as client:
         done(client, TopicVerb.CREATE, "made-later", partitions="1")
     deadline = time.monotonic() + 30
