@@ -140,7 +140,7 @@ for name in sys.argv[1].split():
     sys.modules[name] = None  # as if it were not installed
 for name in ("meta_client", "meta_client.aio", "meta_broker.app.broker", "meta_broker.testing.memory.cluster"):
     module = importlib.import_module(name)
-    for public in set(getattr(module, "__all__", ())) - {"TransactionOffsetStore"}:
+    for public in set(getattr(module, "__all__", ())) - {"Outbox", "TransactionOffsetStore"}:
         getattr(module, public)
 """
 

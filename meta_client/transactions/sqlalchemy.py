@@ -212,6 +212,10 @@ def new_connection(engine: Engine) -> Any:
     """Return a new driver connection made as *engine* makes them, outside its pool and the pool's limit."""
     made: Any = engine.pool.recreate().connect()
     driver = made.driver_connection
-    made.dbapi_connection.commit()  # keeps the settings of "connect" listeners
+    try:
+        made.dbapi_connection.commit()  # keeps the settings of "connect" listeners
+    except BaseException:
+        made.invalidate()  # closes it: the pool is nobody's
+        raise
     made.detach()
     return driver

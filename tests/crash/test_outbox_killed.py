@@ -105,12 +105,18 @@ def test_every_row_has_its_message_once_and_in_order(tmp_path: Path, broker_pool
     seed = int(os.environ.get("METAQ_CRASH_SEED") or time.time_ns() % 2**32)
     print(f"METAQ_CRASH_SEED={seed}")
     random = Random(seed)
-    with killable(kind) as (server, deciding), running_world(deciding, broker_pool) as world:
+    with (
+        killable(kind) as (server, deciding),
+        running_world(deciding, broker_pool) as world,
+        contextlib.ExitStack() as stack,
+    ):
         on = OutboxWorld(world)
-        with on.closing, closing(Relays(on, tmp_path)) as relays, Services(on):
+        stack.enter_context(on.closing)
+        with closing(Relays(on, tmp_path)) as relays, Services(on):
             for _ in range(ROUNDS * 3):
                 time.sleep(random.uniform(0.1, 0.6))
                 accident(random, server, world.brokers[0], relays)
+        on.engine.dispose()  # its connection may be one of a database that was killed
         with closing(Relays(on, tmp_path)):
             wait_moved(on)
         numbers = deciding.numbers()
