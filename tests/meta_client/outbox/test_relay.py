@@ -52,7 +52,7 @@ def test_a_message_keeps_payload_attribute_and_partition(outboxed: OutboxWorld) 
         outboxed.outbox.send(connection, "orders", b"")
         connection.commit()
     drain(outboxed.relay())
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(found := list(read_whole(world.client, "orders", 4, world.begins))) < 3:
         assert time.monotonic() < deadline
     by_payload = {one.payload: one for one in found}
@@ -109,7 +109,7 @@ def test_a_service_that_is_about_to_commit_keeps_nobody_waiting(outboxed: Outbox
         drain(relay)
         outboxed.work(5)
         drain(relay)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20  # a lock of InnoDB is waited for 50 s
         assert (relay.counts.moved, relay.trouble) == (5, None)
         slow.commit()
     drain(relay)
@@ -130,7 +130,7 @@ def test_a_topic_without_a_broker_waits_and_the_others_do_not(
     assert caplog.text.count("messages wait topic=made-later") == 1
     with on_postgres.world.brokers[0].client() as client:
         done(client, TopicVerb.CREATE, "made-later", partitions="1")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while on_postgres.status().waiting:
         drain(relay)
         assert time.monotonic() < deadline
@@ -169,7 +169,7 @@ def test_a_broker_that_gives_no_answer_delays_no_other_s_topics(wide: OutboxWorl
     try:
         wide.work(*range(2, 7), topic="bills")
         wide.work(*range(7, 12))
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 120
         while relay.counts.moved < 6:
             assert time.monotonic() < deadline, relay.trouble
             relay.run_pass()
@@ -210,7 +210,7 @@ def test_a_broker_s_death_keeps_everything(on_postgres: OutboxWorld) -> None:
     broker.kill()
     with on_postgres.relay() as relay:
         on_postgres.work(2)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while relay.trouble is None and not relay.waiting_for:
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -21,7 +21,7 @@ def test_without_a_database_nothing_is_told_of_the_outbox(on_postgres: OutboxWor
     relay = on_postgres.relay()
     relay.run_pass()
     on_postgres.world.deciding.execute("DROP TABLE metaq_outbox")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while {WAITING.name, ASIDE.name} & values(relay).keys():
         assert time.monotonic() < deadline
         relay.run_pass()
@@ -45,7 +45,7 @@ def test_a_relay_that_waits_for_a_broker_s_commit_is_not_ready(
         on_postgres.work(1)
         passing = threading.Thread(target=relay.run_pass)
         passing.start()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while WAITING.name in values(relay) or "for a broker" not in "".join(ready(relay).why_not):
             assert time.monotonic() < deadline
             time.sleep(0.05)
