@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+from django.db import connections
+from django.db.transaction import atomic
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -19,6 +21,7 @@ from tests.fixtures.reading import read_whole
 from tests.fixtures.topic_commands import done
 from tests.meta_client.outbox.conftest import OutboxWorld
 from tests.meta_client.transactions.conftest import PARTITIONS, do
+from tests.meta_client.transactions.django_shop import use
 
 
 def drain(relay: Relay) -> None:
@@ -252,6 +255,20 @@ def test_a_session_of_sqlalchemy(on_postgres: OutboxWorld) -> None:
         session.commit()
     drain(on_postgres.relay())
     on_postgres.world.check([1])
+
+
+def test_inside_django_s_atomic(outboxed: OutboxWorld) -> None:
+    alias = use(outboxed.url.removeprefix("sqlite:///"))
+    django = connections[alias]
+    with atomic(using=alias):
+        django.cursor().execute("INSERT INTO numbers VALUES (1)")
+        outboxed.outbox.send(django.connection, "orders", b"1")
+        with pytest.raises(LookupError), atomic(using=alias):  # noqa: PT012 - the block is what is tested
+            outboxed.outbox.send(django.connection, "orders", b"2")
+            raise LookupError
+    django.close()
+    drain(outboxed.relay())
+    outboxed.world.check([1])
 
 
 @pytest.mark.parametrize(("payload", "attribute"), [(bytes(900_000), None), (b"", "a" * 900_000)])
