@@ -112,7 +112,8 @@ def relay(
     one partition, in order. One that a broker refuses is set aside, and the others go on: `metaq outbox list`. While a
     topic has no broker, its messages wait. Exit status of --once: 1 if some still wait or are set aside.
     """
-    from meta_client.outbox.relay import Relay, outbox_errors
+    from meta_client.outbox.errors import outbox_errors
+    from meta_client.outbox.relay import Relay
 
     set_up_logs(log_level, log_format)
     with connected(zk) as client, contextlib.ExitStack() as stack:
@@ -200,7 +201,7 @@ def retry(url: str, ids: tuple[int, ...], is_all: bool) -> None:
 def _opened(url: str) -> "Iterator[Connection]":
     """Yield a connection to the database. Raises NoOutbox for its errors."""
     from meta_client.outbox.engines import engine_at
-    from meta_client.outbox.relay import outbox_errors
+    from meta_client.outbox.errors import outbox_errors
 
     engine = engine_at(url)
     try:

@@ -7,18 +7,18 @@ neither happen, whatever dies. Batches are moved one at a time, by one relay at 
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
 from meta_client.client import Client
-from meta_client.coordinator.errors import CannotEnlist, HeuristicOutcome, PrepareFailed, Unreachable
+from meta_client.coordinator.errors import HeuristicOutcome, PrepareFailed
 from meta_client.errors import NoBroker, NoPartition, PartitionClosed, SendRefused, TryAgain
 from meta_client.net.backoff import Backoff
 from meta_client.outbox import rows
 from meta_client.outbox.engines import PROGRAM, engine_at
+from meta_client.outbox.errors import NoOutbox, RowsChanged, outbox_errors
 from meta_client.outbox.rows import OutboxRow, OutboxStatus
 from meta_client.producer.outgoing import parse_partition
 from meta_client.producer.partitioners import ByAttribute
@@ -31,7 +31,6 @@ from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.generation import check_noted
 from meta_client.transactions.names import name_in
 from meta_client.transactions.statements import one_line
-from meta_client.transactions.table import DATABASE
 from zk.errors import ZooKeeperError
 from zk.tree.paths import InvalidName
 
@@ -45,31 +44,6 @@ PASS_OVER_S_MAX: Final = 10.0  # where it takes long to find out, as of a broker
 STATUS_S: Final = 5.0
 CHECK_S: Final = 1.0
 CLOSE_S: Final = 20.0  # exceeds the wait for any single answer
-INIT: Final = "metaq outbox init --database URL"
-
-
-class NoOutbox(CannotEnlist):
-    """The database has no outbox, or this role may not use it. The message names the command that makes it."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"the database has no outbox that can be used: {why}; run `{INIT}` once")
-
-
-@contextmanager
-def outbox_errors() -> Iterator[None]:
-    """Raise a database's errors as NoOutbox or Unreachable, in one line: the statement and its parameters follow."""
-    try:
-        yield
-    except exc.DBAPIError as error:
-        reason = one_line(error.orig or error)
-        if isinstance(error, exc.ProgrammingError) or reason.startswith("no such table"):
-            raise NoOutbox(reason) from error
-        raise Unreachable(DATABASE, reason) from error
-
-
-class RowsChanged(MetaError):
-    """Another program than a relay changed rows while they were moved. Nothing was moved, and relays try again: leave
-    rows to them."""
 
 
 @dataclass(frozen=True, slots=True)

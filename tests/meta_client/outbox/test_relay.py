@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from meta_client.errors import NotInTransaction
 from meta_client.outbox import Relay, rows
-from meta_client.outbox.relay import NoOutbox
+from meta_client.outbox.errors import NoOutbox
 from meta_client.producer.partitioners import PartitionContext
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.requests import TopicVerb

@@ -1,0 +1,37 @@
+"""Errors of an outbox, beside those of transactions and of its database, by what the caller does next."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from meta_client.coordinator.errors import CannotEnlist, Unreachable
+from meta_client.protocol.errors import MetaError
+from meta_client.sql.core import exc
+from meta_client.transactions.statements import one_line
+from meta_client.transactions.table import DATABASE
+
+INIT: Final = "metaq outbox init --database URL"
+
+
+class NoOutbox(CannotEnlist):
+    """The database has no outbox, or this role may not use it. The message names the command that makes it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the database has no outbox that can be used: {why}; run `{INIT}` once")
+
+
+@contextmanager
+def outbox_errors() -> Iterator[None]:
+    """Raise a database's errors as NoOutbox or Unreachable, in one line: the statement and its parameters follow."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        reason = one_line(error.orig or error)
+        if isinstance(error, exc.ProgrammingError) or reason.startswith("no such table"):
+            raise NoOutbox(reason) from error
+        raise Unreachable(DATABASE, reason) from error
+
+
+class RowsChanged(MetaError):
+    """Another program than a relay changed rows while they were moved. Nothing was moved, and relays try again: leave
+    rows to them."""
