@@ -199,7 +199,7 @@ def retry(url: str, ids: tuple[int, ...], is_all: bool) -> None:
 
 @contextlib.contextmanager
 def _opened(url: str) -> "Iterator[Connection]":
-    """Yield a connection to the database. Raises NoOutbox for its errors."""
+    """Yield a connection to the database. Raises NoOutbox, Unreachable."""
     from meta_client.outbox.engines import engine_at
     from meta_client.outbox.errors import outbox_errors
 

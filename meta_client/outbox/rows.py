@@ -1,8 +1,8 @@
 """Tables of an outbox in SQLAlchemy Core: their definition, and every statement.
 
 metaq_outbox has a row for each message, by id; `refused` says why a broker does not take it. metaq_outbox_relay has one
-row, which a relay locks by an UPDATE: two relays never move rows at the same time. It names the last batch, which its
-brokers have to commit before the next one.
+row, which a relay locks: two relays never move rows at the same time. It names the last batch, which its brokers have
+to commit before the next one.
 """
 
 import datetime
@@ -33,14 +33,15 @@ from meta_client.sql.core import (
     exc,
     func,
     insert,
+    known_column,
+    known_table,
     mysql,
     select,
-    sql_text,
     update,
 )
 from meta_client.sql.executor import Executor, SqlAlchemyExecutor
 from meta_client.transactions.names import TableName
-from meta_client.transactions.table import IDENTITY, parse_brokers
+from meta_client.transactions.table import IDENTITY, RowDecision, parse_brokers
 from meta_client.transactions.table import TABLE as DECISIONS
 
 TABLE: Final = "metaq_outbox"
@@ -96,9 +97,7 @@ class _Tables:
             Column("id", BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True, quote=quote),
             Column("topic", bytewise_text(TOPIC_MAX), nullable=False, quote=quote),
             Column("payload", LargeBinary().with_variant(mysql.LONGBLOB, "mysql", "mariadb"), nullable=False),
-            Column(
-                "attribute", Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb"), quote=quote
-            ),
+            Column("attribute", _any_text(), quote=quote),
             Column("partition", bytewise_text(PLACE_MAX), quote=quote),
             Column("added_at", TIMESTAMP(timezone=True), nullable=False, server_default=func.now()),
             Column("refused", _any_text()),
@@ -136,9 +135,12 @@ _REMOVE_ONE: Final = delete(_OUTBOX).where(_AT_ID)
 _TOUCH: Final = update(_RELAY).values(only_one=1)
 _LOCK: Final = select(_RELAY.c.gtrid).with_for_update()
 _NAME: Final = update(_RELAY).values(gtrid=bindparam("the_gtrid"), relayed_at=func.now())
-_BROKERS: Final = sql_text(f"SELECT brokers FROM {DECISIONS} WHERE gtrid = :gtrid AND outcome = 'commit'")  # noqa: S608
-_TABLE_ID: Final = sql_text(f"SELECT table_id FROM {IDENTITY}")  # noqa: S608
-_GENERATION: Final = sql_text(f"SELECT generation FROM {IDENTITY}")  # noqa: S608
+_DECISION: Final = known_table(DECISIONS, *map(known_column, ("gtrid", "outcome", "brokers"))).c
+_IDENTITY: Final = known_table(IDENTITY, *map(known_column, ("table_id", "generation"))).c
+_IS_COMMIT: Final = (_DECISION.gtrid == bindparam("gtrid")) & (_DECISION.outcome == RowDecision.COMMIT.value)
+_BROKERS: Final = select(_DECISION.brokers).where(_IS_COMMIT)
+_TABLE_ID: Final = select(_IDENTITY.table_id)
+_GENERATION: Final = select(_IDENTITY.generation)
 _RETRY_ONE: Final = update(_OUTBOX).where(_AT_ID).values(refused=None)
 
 

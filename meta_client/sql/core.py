@@ -33,7 +33,8 @@ try:
         select,
         update,
     )
-    from sqlalchemy import text as sql_text
+    from sqlalchemy import column as known_column
+    from sqlalchemy import table as known_table
     from sqlalchemy.dialects import mssql, mysql
     from sqlalchemy.schema import CreateTable
 except ModuleNotFoundError as error:
@@ -70,9 +71,10 @@ __all__ = [
     "false",
     "func",
     "insert",
+    "known_column",
+    "known_table",
     "mysql",
     "select",
-    "sql_text",
     "update",
 ]
 

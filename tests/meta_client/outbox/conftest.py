@@ -7,6 +7,7 @@ import pytest
 
 from meta_client.outbox import Outbox, Relay, rows
 from meta_client.outbox.engines import engine_at
+from meta_client.outbox.relay import ROWS_MAX
 from meta_client.outbox.rows import OutboxStatus
 from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions.conftest import World, do, make, running_world
@@ -40,8 +41,8 @@ class OutboxWorld:
         finally:
             connection.close()
 
-    def relay(self, **how: int) -> Relay:
-        relay = Relay(self.world.client, self.url, **how)  # type: ignore[arg-type]
+    def relay(self, *, rows_max: int = ROWS_MAX) -> Relay:
+        relay = Relay(self.world.client, self.url, rows_max=rows_max)
         self.closing.callback(relay.close)
         return relay
 
