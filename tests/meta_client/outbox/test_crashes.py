@@ -39,14 +39,17 @@ def test_a_database_that_was_restored_is_not_moved_from(
     monkeypatch.setattr("meta_client.outbox.relay.CHECK_S", 0.0)  # here no connection is lost by the restore
     world = on_postgres.world
     on_postgres.work(1)
-    with on_postgres.engine.connect() as connection, on_postgres.relay() as relay:
-        with world.open_client() as client:
-            Generations(client.session, world.deciding.identity.name).accept(table := world.deciding.table())
+    with on_postgres.engine.connect() as connection:
         before = connection.execute(text("SELECT * FROM metaq_outbox")).mappings().one()
-        connection.rollback()
+    with (
+        on_postgres.engine.connect() as connection,
+        on_postgres.relay() as relay,
+        closing(world.deciding.table()) as table,
+    ):
+        with world.open_client() as client:
+            Generations(client.session, world.deciding.identity.name).accept(table)
         world.check([1])
-        with closing(table):
-            assert table.advance(table.generation(), 0)
+        assert table.advance(table.generation(), 0)
         columns = ", ".join(dict(before))
         values = ", ".join(f":{name}" for name in dict(before))
         connection.execute(text(f"INSERT INTO metaq_outbox ({columns}) VALUES ({values})"), dict(before))

@@ -23,6 +23,8 @@ from tests.meta_client.outbox.conftest import OutboxWorld
 from tests.meta_client.transactions.conftest import PARTITIONS, do
 from tests.meta_client.transactions.django_shop import use
 
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
 
 def drain(relay: Relay) -> None:
     while relay.run_pass():
@@ -292,7 +294,9 @@ def test_rows_that_another_program_deletes_are_not_sent_twice_or_lost(on_postgre
         connection.execute(text("DELETE FROM metaq_outbox WHERE id = 1"))
         waiting = threading.Thread(target=relay.run_pass)
         waiting.start()
-        time.sleep(1)
+        deadline = time.monotonic() + 60
+        while on_postgres.world.deciding.query(WAITS) == [(0,)]:
+            assert time.monotonic() < deadline
         connection.commit()
         waiting.join()
     assert relay.counts.moved == 0
