@@ -201,7 +201,7 @@ class Client:
         )
 
     def transaction(
-        self, connection: Any, *, wait: bool = False, connect: Callable[[], Any] | None = None
+        self, connection: Any, *, wait: bool | float = False, connect: Callable[[], Any] | None = None
     ) -> "Transaction":
         """Return a `with` block that commits *connection*'s transaction together with the messages sent in it, or
         neither.
@@ -209,11 +209,12 @@ class Client:
         *connection*: of psycopg 3, psycopg2, pg8000, PyMySQL or sqlite3, or an SQLAlchemy Session, scoped_session or
         Connection over one; in a transaction or not, to a database with a decision table (`metaq txn init`); the
         block's end commits or rolls it back. *wait*: return only once brokers have committed, too, so that the messages
-        are visible then; otherwise they follow within moments. *connect* makes another driver connection for the
-        resolver, where the parameters of *connection* cannot. Raises CannotEnlist for anything that can't decide;
-        entering the block raises the rest.
+        are visible then; otherwise they follow within moments. A number bounds the wait in seconds (NotConfirmed); True
+        does not, while a broker is down. *connect* makes another driver connection for the resolver, where the
+        parameters of *connection* cannot. Raises CannotEnlist for anything that can't decide; entering the block raises
+        the rest.
         """
-        return self._transactions_here().transaction(connection, connect, waits=wait)
+        return self._transactions_here().transaction(connection, connect, wait)
 
     def resolve(self, database: str) -> None:
         """Resolve in the background the leftovers of crashed services that the database at URL *database* decides. Call

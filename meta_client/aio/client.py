@@ -158,7 +158,7 @@ class Client:
         )
 
     def transaction(
-        self, connection: Any, *, wait: bool = False, connect: Callable[[], Awaitable[Any]] | None = None
+        self, connection: Any, *, wait: bool | float = False, connect: Callable[[], Awaitable[Any]] | None = None
     ) -> "Transaction":
         """Return an `async with` block that commits *connection*'s transaction together with the messages sent in it,
         or neither.
@@ -176,7 +176,7 @@ class Client:
 
         self._check_open()
         session = ShieldedSession(session_of(connection, connect))
-        return Transaction(Rules(self._transactions_here(), session, waits=wait))
+        return Transaction(Rules(self._transactions_here(), session, wait))
 
     async def resolve(self, database: str) -> None:
         """Resolve in the background the leftovers of crashed services that the database at URL *database* decides. A

@@ -11,10 +11,10 @@ resolver_thread -> transaction -> manager.
 docs/transactions-reasoning.md says why it is safe.
 """
 
-from meta_client.transactions.errors import CopiedTable, NoDecisionTable
+from meta_client.transactions.errors import CopiedTable, NoDecisionTable, NotConfirmed
 from meta_client.transactions.manager import TransactionConfig
 from meta_client.transactions.resolver import Counts
 from meta_client.transactions.steps import CommitStep
 from meta_client.transactions.transaction import Transaction
 
-__all__ = ["CommitStep", "CopiedTable", "Counts", "NoDecisionTable", "Transaction", "TransactionConfig"]
+__all__ = ["CommitStep", "CopiedTable", "Counts", "NoDecisionTable", "NotConfirmed", "Transaction", "TransactionConfig"]

@@ -37,9 +37,9 @@ class BrokerSide(Protocol):
 class Finisher(Protocol):
     """Carries out a decision."""
 
-    def send_commit(self, gtrid: str, brokers: Collection[int], *, waits: bool) -> None:
-        """Send COMMIT to *brokers*; with *waits*, return once they have committed, or raise HeuristicOutcome,
-        CoordinatorClosed."""
+    def send_commit(self, gtrid: str, brokers: Collection[int], wait_s: float) -> None:
+        """Send COMMIT to *brokers*; wait until they have committed, *wait_s* at most. Raises HeuristicOutcome,
+        NotConfirmed, CoordinatorClosed, none with a *wait_s* of 0."""
 
     def roll_back(self, gtrid: str, broker_id: int) -> BranchEnd:
         """Roll back like brokers.Brokers.rollback. Raises Unreachable, HeuristicOutcome."""
@@ -66,13 +66,13 @@ class CommitSequence:
         self._observer = observer
         self._spans = None if TRACING.hooks is None else TRACING.hooks.transaction(gtrid)
 
-    def commit(self, *, waits: bool = False) -> None:
+    def commit(self, wait_s: float = 0.0) -> None:
         """Commit every side, or roll all of them back and raise.
 
-        Raises PrepareFailed or the database's error if rolled back, DecisionUnknown if the outcome is unknown. With
-        *waits*, raises as Finisher.send_commit although committed.
+        Raises PrepareFailed or the database's error if rolled back, DecisionUnknown if the outcome is unknown. Once
+        committed, raises as Finisher.send_commit.
         """
-        self.commit_recorded(self.record(), waits=waits)
+        self.commit_recorded(self.record(), wait_s)
 
     def record(self) -> tuple[int, ...]:
         """Prepare the brokers and insert the row: all that precedes the database's COMMIT. Return the prepared brokers.
@@ -92,10 +92,10 @@ class CommitSequence:
             raise
         return brokers
 
-    def commit_recorded(self, brokers: tuple[int, ...], *, waits: bool) -> None:
+    def commit_recorded(self, brokers: tuple[int, ...], wait_s: float) -> None:
         """Commit the database, then *brokers*. Raises as `commit`."""
         if brokers:
-            self._commit_database(brokers, waits=waits)
+            self._commit_database(brokers, wait_s)
         else:
             self._commit_alone()
 
@@ -119,7 +119,7 @@ class CommitSequence:
             raise
         self._reach(CommitStep.DECIDED)
 
-    def _commit_database(self, brokers: tuple[int, ...], *, waits: bool) -> None:
+    def _commit_database(self, brokers: tuple[int, ...], wait_s: float) -> None:
         began = time.monotonic()
         try:
             self._session.commit()
@@ -127,7 +127,7 @@ class CommitSequence:
             is_committed = self._was_committed(brokers, began)
             if error.is_foreign:
                 if is_committed:
-                    self._finish(brokers, waits=False)
+                    self._finish(brokers, 0.0)
                 else:
                     self._reach(CommitStep.ROLLED_BACK)
                 raise error.__cause__ or error from None
@@ -139,15 +139,15 @@ class CommitSequence:
             if isinstance(error, Exception) and self._session.has_refused(error):
                 self.roll_back()
             elif self._was_committed(brokers, began):
-                self._finish(brokers, waits=False)
+                self._finish(brokers, 0.0)
             else:
                 self._reach(CommitStep.ROLLED_BACK)
             raise
-        self._finish(brokers, waits=waits)
+        self._finish(brokers, wait_s)
 
-    def _finish(self, brokers: tuple[int, ...], *, waits: bool) -> None:
+    def _finish(self, brokers: tuple[int, ...], wait_s: float) -> None:
         self._reach(CommitStep.DECIDED)
-        self._finisher.send_commit(self.gtrid, brokers, waits=waits)
+        self._finisher.send_commit(self.gtrid, brokers, wait_s)
         self._reach(CommitStep.COMMIT_SENT)
 
     def _was_committed(self, brokers: tuple[int, ...], began: float) -> bool:

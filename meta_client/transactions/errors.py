@@ -1,8 +1,9 @@
 """Errors beyond those of meta_client.coordinator.errors, by what the caller does next."""
 
+from collections.abc import Sequence
 from typing import Final
 
-from meta_client.coordinator.errors import CannotEnlist, Unreachable
+from meta_client.coordinator.errors import CannotEnlist, CoordinatorError, Unreachable
 from meta_client.transactions.table import DATABASE
 
 INIT: Final = "metaq txn init --database URL"
@@ -63,6 +64,18 @@ class OutOfStep(CannotEnlist):
             "the database connection gives answers to earlier questions, as after an exception that a signal's handler "
             "raised inside the driver: it is closed, open a new one"
         )
+
+
+class NotConfirmed(CoordinatorError):
+    """Rows and messages are committed, but *brokers* have not said so in the time that was given. Don't do the work
+    again: the messages are visible there once a resolver has told them."""
+
+    def __init__(self, gtrid: str, brokers: Sequence[int]) -> None:
+        super().__init__(
+            f"transaction {gtrid} is decided and will commit, but broker {', '.join(map(str, brokers))} has not "
+            f"confirmed in time: a resolver tells it"
+        )
+        self.brokers = tuple(brokers)
 
 
 class CommitUnknown(Exception):

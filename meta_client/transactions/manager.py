@@ -81,9 +81,9 @@ class Transactions:
         """Callback for every step, if any."""
         return self._config.observer
 
-    def transaction(self, connection: Any, connect: Callable[[], Any] | None, *, waits: bool) -> Transaction:
+    def transaction(self, connection: Any, connect: Callable[[], Any] | None, wait: bool | float) -> Transaction:
         """Return a transaction, like Client.transaction."""
-        return Transaction(self, session_of(connection, connect), waits=waits)
+        return Transaction(self, session_of(connection, connect), wait)
 
     def resolve(self, url: str) -> TableName:
         """Start a background resolver for the database at *url*. Raises as databases.table_at."""

@@ -1,5 +1,6 @@
 """Thread that finishes one table's decided transactions, deletes their rows, and resolves leftovers."""
 
+import functools
 import logging
 import random
 import threading
@@ -11,7 +12,9 @@ from typing import Final
 from meta_client.coordinator.errors import Unreachable
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import Closing
+from meta_client.net.deadline import Deadline
 from meta_client.transactions.brokers import Brokers, SentCommit
+from meta_client.transactions.errors import NotConfirmed
 from meta_client.transactions.resolver import Counts, DecidedTransaction, Resolver
 
 log = logging.getLogger(__name__)
@@ -51,9 +54,9 @@ class ResolverThread:
         if not self.is_started:
             self._thread.start()
 
-    def send_commit(self, gtrid: str, brokers: Collection[int], *, waits: bool) -> None:
-        """Send COMMIT to *brokers*; with *waits*, return once they have committed, or raise HeuristicOutcome,
-        CoordinatorClosed."""
+    def send_commit(self, gtrid: str, brokers: Collection[int], wait_s: float) -> None:
+        """Send COMMIT to *brokers*; wait until they have committed, *wait_s* at most. Raises HeuristicOutcome,
+        NotConfirmed, CoordinatorClosed, none with a *wait_s* of 0."""
         sent: list[SentCommit] = []
         unsent: list[int] = []
         for broker_id in brokers:
@@ -64,13 +67,27 @@ class ResolverThread:
                 log.info("decision left to the resolver gtrid=%s reason=%s", gtrid, error)
         decided = DecidedTransaction(gtrid, tuple(sent), all_sent=not unsent)
         try:
-            if waits:
-                waiting: list[SentCommit | int] = [*sent, *unsent]
-                for one in waiting:
-                    self._brokers.commit_until_done(gtrid, one, self.closing.wait)
+            if wait_s:
+                self._confirm(gtrid, [*sent, *unsent], Deadline(wait_s))
                 decided = DecidedTransaction(gtrid, (), all_sent=True)
         finally:
             self._queue.put(decided)
+
+    def _confirm(self, gtrid: str, commits: Collection[SentCommit | int], deadline: Deadline) -> None:
+        missing: list[int] = []
+        for one in commits:
+            try:
+                self._brokers.commit_until_done(gtrid, one, functools.partial(self._wait, deadline))
+            except TimeoutError:
+                missing.append(one if isinstance(one, int) else one.broker_id)
+        if missing:
+            raise NotConfirmed(gtrid, missing)
+
+    def _wait(self, deadline: Deadline, seconds: float) -> bool:
+        """Wait for *seconds*; return True if callers are not to go on. Raises TimeoutError once *deadline* is over."""
+        if (remaining_s := deadline.remaining_s()) == 0:
+            raise TimeoutError
+        return self.closing.wait(min(seconds, remaining_s))
 
     def roll_back(self, gtrid: str, broker_id: int) -> BranchEnd:
         """Roll back like Brokers.rollback."""

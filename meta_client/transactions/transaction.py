@@ -1,5 +1,6 @@
 """A row and a message, both or neither, as a `with` block. Owner's thread only."""
 
+import math
 import weakref
 from types import TracebackType
 from typing import Protocol, Self
@@ -46,11 +47,11 @@ class Transaction:
     """One use of `Client.transaction`: the caller's database transaction and the messages sent with it. Used once, by
     the thread that enters it; `join` hands it over."""
 
-    def __init__(self, host: Host, session: Session, *, waits: bool) -> None:
+    def __init__(self, host: Host, session: Session, wait: bool | float) -> None:
         self._host = host
         self._connection: object = None  # the driver's; set on entry
         self._session = session
-        self._waits = waits
+        self._wait_s = math.inf if wait is True else float(wait)
         self._producers: list[Producer] = []
         self._branches: OpenBranches | None = None
         self._sequence: CommitSequence | None = None
@@ -118,10 +119,11 @@ class Transaction:
     ) -> None:
         """Commit rows and messages, or roll both back if the block raised.
 
-        On return the database has committed and COMMIT was sent to the brokers; with *waits* they have committed, too.
+        On return the database has committed and COMMIT was sent to the brokers; with *wait* they have committed, too.
         Raises PrepareFailed or the database's error if all is rolled back; DecisionUnknown if the database can't be
-        asked, and a resolver will finish it. With *waits*: HeuristicOutcome, CoordinatorClosed. A second call raises
-        TransactionMisuse: it would undo what the connection does now, and branches whose rows may be committed.
+        asked, and a resolver will finish it. With *wait*, once committed: HeuristicOutcome, NotConfirmed,
+        CoordinatorClosed. A second call raises TransactionMisuse: it would undo what the connection does now, and
+        branches whose rows may be committed.
         """
         sequence = self._sequence
         assert sequence is not None
@@ -129,7 +131,7 @@ class Transaction:
             raise TransactionMisuse("the block has ended: leave its end to `with`, or call __exit__ once")
         self._is_left = True
         if error is None:
-            sequence.commit_recorded(self._record(sequence), waits=self._waits)
+            sequence.commit_recorded(self._record(sequence), self._wait_s)
             return
         try:
             self._leave()
@@ -148,7 +150,7 @@ class Transaction:
         """Carry out the decision: the second half, after the database was to commit or roll back. Session.commit
         reports which, or that it is unknown. Raises as the end."""
         assert self._sequence is not None
-        self._sequence.commit_recorded(self._recorded, waits=self._waits)
+        self._sequence.commit_recorded(self._recorded, self._wait_s)
 
     def _record(self, sequence: CommitSequence) -> tuple[int, ...]:
         try:

@@ -262,7 +262,7 @@ class _Asking:
 
     # -- what is decided
 
-    def send_commit(self, gtrid: str, broker_ids: Collection[int], *, waits: bool) -> None:
+    def send_commit(self, gtrid: str, broker_ids: Collection[int], wait_s: float) -> None:
         sent = tuple(cast(SentCommit, broker_id) for broker_id in broker_ids)
         self.decided.append(DecidedTransaction(gtrid, sent, all_sent=True))
 

@@ -76,7 +76,7 @@ class Transaction:
     ) -> None:
         """Commit rows and messages, or roll both back if the block raised.
 
-        On return the database has committed and COMMIT was sent to the brokers; with *waits* they have committed, too.
+        On return the database has committed and COMMIT was sent to the brokers; with *wait* they have committed, too.
         Raises as meta_client's Transaction. A task cancelled before COMMIT is sent rolls both back; after that it waits
         for the answer: `step` tells which. A resolver finishes unconfirmed branches.
         """

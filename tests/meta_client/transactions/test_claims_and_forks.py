@@ -13,7 +13,7 @@ CHILD_S = 30
 
 def claim() -> None:
     """Claim a connection and let go of it, as entering and leaving a block do."""
-    transaction = Transaction(cast(Any, None), cast(Any, None), waits=False)
+    transaction = Transaction(cast(Any, None), cast(Any, None), wait=False)
     transaction._claim(object())
     transaction._let_go()
 

@@ -16,7 +16,7 @@ from meta_client.coordinator.errors import CannotEnlist
 from meta_client.producer.outgoing import STICKY_S
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
-from meta_client.transactions import CommitStep, NoDecisionTable, TransactionConfig
+from meta_client.transactions import CommitStep, NoDecisionTable, NotConfirmed, TransactionConfig
 from tests.fixtures.no_threads import interrupted_starts, no_threads, running
 from tests.fixtures.postgres import Database
 from tests.meta_client.transactions.conftest import PARTITIONS, World
@@ -157,6 +157,33 @@ def test_many_brokers(wide_world: World) -> None:
         wide_world.brokers[1].start()
     wide_world.wait_quiet()
     wide_world.check(list(range(5)), topics=topics)
+
+
+def test_a_wait_that_is_bounded_ends_while_a_broker_is_down(wide_world: World) -> None:
+    """It names the broker; rows and messages are committed, and what is missing there follows."""
+
+    def observe(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.DECIDED:
+            wide_world.brokers[1].kill()
+
+    with (
+        wide_world.open_client(observer=observe, age_s=1.0, interval_s=0.1) as client,
+        closing(wide_world.deciding.connect()) as connection,
+    ):
+        began = time.monotonic()
+        with (  # noqa: PT012 - the block is what is tested
+            pytest.raises(NotConfirmed, match="is decided and will commit, but broker 1 has not confirmed") as raised,
+            client.transaction(connection, wait=0.5) as transaction,
+        ):
+            connection.execute("INSERT INTO numbers VALUES (1)")
+            for topic in ("orders", "bills"):
+                transaction.send(topic, b"1")
+        assert 0.4 < time.monotonic() - began < 20
+        assert raised.value.brokers == (1,)
+        assert (wide_world.deciding.numbers(), wide_world.messages("orders")) == ([1], [1])
+        wide_world.brokers[1].start()
+        wide_world.check([1], topics=("orders", "bills"))
+        wide_world.wait_quiet()
 
 
 def test_producers_that_join_keep_their_ways(world: World) -> None:
