@@ -32,6 +32,14 @@ def outbox_errors() -> Iterator[None]:
         raise Unreachable(DATABASE, reason) from error
 
 
+class DamagedRow(NoOutbox):
+    """The row that relays lock holds what no relay wrote. Nothing was moved: have brokers end what `metaq txn list`
+    shows, then empty its column `batches`."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"column batches of metaq_outbox_relay is damaged ({why})")
+
+
 class RowsChanged(MetaError):
     """Another program than a relay changed rows while they were moved. Nothing was moved, and relays try again: leave
     rows to them."""

@@ -1,35 +1,37 @@
 """Relay: moves the messages of an outbox to brokers, each exactly once.
 
 A batch of rows is deleted, and its messages are sent, in one `Client.transaction`: its decision row makes both or
-neither happen, whatever dies. Batches are moved one at a time, by one relay at a time, in the order of the rows.
+neither happen, whatever dies. Batches are moved one at a time, by one relay at a time, in the order of the rows within
+a topic: while a broker has not committed its part of a batch, the topics of that part wait.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 from meta_client.client import Client
-from meta_client.coordinator.errors import HeuristicOutcome, PrepareFailed
+from meta_client.coordinator.errors import PrepareFailed
 from meta_client.errors import NoBroker, NoPartition, PartitionClosed, SendRefused, TryAgain
 from meta_client.net.backoff import Backoff
 from meta_client.outbox import rows
-from meta_client.outbox.engines import PROGRAM, engine_at
+from meta_client.outbox.batches import BatchBranch, branches_of
+from meta_client.outbox.earlier_batches import EarlierBatches
+from meta_client.outbox.engines import engine_at
 from meta_client.outbox.errors import NoOutbox, RowsChanged, outbox_errors
 from meta_client.outbox.rows import OutboxRow, OutboxStatus
+from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.outgoing import parse_partition
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
-from meta_client.producer.results import Handle
-from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.protocol.errors import LocalProtocolError, MetaError, XaError
 from meta_client.sql.core import Connection, Engine, exc
-from meta_client.transactions.brokers import Brokers
+from meta_client.transactions.errors import NotConfirmed
 from meta_client.transactions.generation import check_noted
-from meta_client.transactions.names import name_in
 from meta_client.transactions.statements import one_line
 from zk.errors import ZooKeeperError
 from zk.tree.paths import InvalidName
@@ -43,6 +45,7 @@ PASS_OVER_S: Final = 1.0  # a topic that no broker takes now
 PASS_OVER_S_MAX: Final = 10.0  # where it takes long to find out, as of a broker that gives no answer
 STATUS_S: Final = 5.0
 CHECK_S: Final = 1.0
+COMMIT_S: Final = 1.0  # wait for brokers; then topics at those that have not committed are passed over
 CLOSE_S: Final = 20.0  # exceeds the wait for any single answer
 
 
@@ -96,8 +99,8 @@ class Relay:
         self._limit = rows_max  # of the next batch
         self._sent: list[OutboxRow] = []  # of the last one
         self._has_moved = False  # by the last pass: there may be more
-        self._handles: list[Handle] = []  # of these
-        self._finished = ""  # name of the last batch that its brokers have committed
+        self._handles: list[BranchHandle] = []  # of these
+        self._earlier = EarlierBatches(client)
         self._passed_over: dict[str, float] = {}  # by topic that no broker takes: when it is tried again
         self._backoff = Backoff()
         self._check_at = 0.0  # when the generation is read again
@@ -208,10 +211,9 @@ class Relay:
                     unanswered = self._unanswered() if isinstance(error.__cause__, XaError) else ()
                     if not unanswered:
                         raise
-                    for topic in unanswered:
-                        self._pass_over(topic, error)
+                    self._pass_over(unanswered, error)
                 case TryAgain() | PartitionClosed() as refusal:
-                    self._pass_over(refusal.destination.topic, refusal)
+                    self._pass_over((refusal.destination.topic,), refusal)
                 case refusal if len(self._sent) == 1:
                     self._set_aside(self._sent[0], one_line(refusal))
             return True
@@ -230,22 +232,37 @@ class Relay:
                 return False
             self._check_newest(connection, now)
             connection.rollback()
+            waiting = self._move_batch(connection, set(over))
+        taken = {row.topic for row in self._sent}
+        self._passed_over = {topic: until for topic, until in self._passed_over.items() if topic not in taken}
+        return len(waiting) == self._limit or bool(waiting and waiting[-1].until >= BYTES_MAX)
+
+    def _move_batch(self, connection: Connection, over: set[str]) -> Sequence[OutboxRow]:
+        """Move the oldest messages of topics that are not *over*; return those that were looked at."""
+        branches: list[BatchBranch] = []
+        waiting: Sequence[OutboxRow] = ()
+        try:
             # It waits for the brokers: a batch that is prepared later may be committed earlier.
-            with self._client.transaction(connection, wait=True) as transaction:
-                if (last := rows.lock(connection)) is None:
-                    raise NoOutbox(f"{rows.RELAY_TABLE} is empty")
-                self._finish(last, connection)
+            with self._client.transaction(connection, wait=COMMIT_S) as transaction:
+                recorded = rows.lock(connection)
+                left = self._earlier.commit(recorded, over, partial(rows.brokers_of, connection))
+                for branch, reason in left.items():
+                    over.update(branch.topics)
+                    if reason is not None:
+                        self._pass_over(branch.topics, reason)
                 transaction.join(self._producer)
                 waiting = rows.oldest(connection, over, self._limit, BYTES_MAX)
                 self._send(waiting)
                 if self._sent:
                     if rows.remove(connection, [row.id for row in self._sent]) != len(self._sent):
                         raise RowsChanged("rows of the outbox were changed while they were moved: nothing was moved")
-                    rows.name_batch(connection, transaction.gtrid)
-            self._finished = transaction.gtrid if self._sent else last
-        taken = {row.topic for row in self._sent}
-        self._passed_over = {topic: until for topic, until in self._passed_over.items() if topic not in taken}
-        return len(waiting) == self._limit or bool(waiting and waiting[-1].until >= BYTES_MAX)
+                    sent = zip(self._sent, self._handles, strict=True)
+                    branches = branches_of(transaction.gtrid, ((row.topic, handle.partition) for row, handle in sent))
+                    rows.record_batches(connection, [*left, *branches])
+        except NotConfirmed as error:
+            branches = [branch for branch in branches if branch.broker_id not in error.brokers]
+        self._earlier.confirm(branches)
+        return waiting
 
     def _check_newest(self, connection: Connection, now: float) -> None:
         """Check once a second that the database was not restored to an earlier time: rows that were moved would be
@@ -255,18 +272,6 @@ class Relay:
         self._check_at = 0.0
         check_noted(self._client.session, rows.table_name(connection), lambda: rows.generation(connection))
         self._check_at = now + CHECK_S
-
-    def _finish(self, gtrid: str, connection: Connection) -> None:
-        """Have brokers commit the last batch, if its relay may have died before: its messages come before those of the
-        next. Raises Unreachable."""
-        if gtrid == self._finished or (name := name_in(gtrid)) is None:
-            return
-        there = Brokers(XaVerbs(self._client.topology, self._client.connections, name.qualifier, PROGRAM), name)
-        for broker_id in rows.brokers_of(connection, gtrid):
-            try:
-                there.commit(gtrid, broker_id)
-            except HeuristicOutcome as error:  # a resolver puts it on record
-                log.error("the batch before was ended otherwise error=%s", error)
 
     def _send(self, waiting: Sequence[OutboxRow]) -> None:
         """Send the messages of *waiting*, without waiting; those of topics without a broker stay."""
@@ -279,11 +284,12 @@ class Relay:
             except (NoPartition, NoBroker) as error:
                 if isinstance(error, NoPartition) and self._is_up(row):
                     raise _Unsendable(row, error) from error
-                self._pass_over(row.topic, error)
+                self._pass_over((row.topic,), error)
                 over.add(row.topic)
             except (LocalProtocolError, InvalidName, TypeError, ValueError) as error:
                 raise _Unsendable(row, error) from error
             else:
+                assert isinstance(handle, BranchHandle)  # the producer has joined the block
                 self._sent.append(row)
                 self._handles.append(handle)
 
@@ -302,12 +308,13 @@ class Relay:
                 found.add(row.topic)
         return found
 
-    def _pass_over(self, topic: str, error: Exception) -> None:
-        """Leave the messages of *topic* where they are for a moment; the others need not wait for them."""
-        if topic not in self._passed_over:
-            log.warning("messages wait topic=%s reason=%s", topic, one_line(error))
+    def _pass_over(self, topics: Iterable[str], error: Exception) -> None:
+        """Leave the messages of *topics* where they are for a moment; the others need not wait for them."""
         now = time.monotonic()
-        self._passed_over[topic] = now + max(PASS_OVER_S, min(3 * (now - self._began), PASS_OVER_S_MAX))
+        for topic in topics:
+            if topic not in self._passed_over:
+                log.warning("messages wait topic=%s reason=%s", topic, one_line(error))
+            self._passed_over[topic] = now + max(PASS_OVER_S, min(3 * (now - self._began), PASS_OVER_S_MAX))
 
     def _set_aside(self, row: OutboxRow, reason: str) -> None:
         with self._engine.connect() as connection:

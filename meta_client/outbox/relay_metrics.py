@@ -45,8 +45,8 @@ def ready(relay: Relay) -> Health:
     if (age_s := relay.last_pass_age_s) is None:
         return Health(("it has not looked yet",))
     if age_s > PASS_S_MAX:
-        return Health((f"it has waited for {age_s:.0f} s, for the database or for a broker that is to commit",))
-    without = [f"no broker takes messages of topic {topic}" for topic in relay.waiting_for]
+        return Health((f"it has waited for {age_s:.0f} s, for the database or for a broker",))
+    without = [f"messages of topic {topic} wait for a broker" for topic in relay.waiting_for]
     return Health((*((relay.trouble,) if relay.trouble else ()), *without))
 
 

@@ -1,8 +1,8 @@
 """Tables of an outbox in SQLAlchemy Core: their definition, and every statement.
 
 metaq_outbox has a row for each message, by id; `refused` says why a broker does not take it. metaq_outbox_relay has one
-row, which a relay locks: two relays never move rows at the same time. It names the last batch, which its brokers have
-to commit before the next one.
+row, which a relay locks: two relays never move rows at the same time. It names the batches that brokers may not have
+committed.
 """
 
 import datetime
@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from journal.records.xid import GTRID_BYTES_MAX
+from meta_client.outbox.batches import BatchBranch, dump, load
+from meta_client.outbox.errors import NoOutbox
 from meta_client.sql.core import (
     ARRAY,
     TIMESTAMP,
@@ -110,7 +111,7 @@ class _Tables:
             both,
             Column("only_one", Integer, primary_key=True, autoincrement=False),
             Column("relayed_at", TIMESTAMP(timezone=True), nullable=True),
-            Column("gtrid", bytewise_text(GTRID_BYTES_MAX)),
+            Column("batches", _any_text()),
             mysql_engine="InnoDB",
             quote=quote,
         )
@@ -133,8 +134,8 @@ _REMOVE: Final = delete(_OUTBOX).where(_OUTBOX.c.id.in_(bindparam("ids", expandi
 _REMOVE_ARRAY: Final = delete(_OUTBOX).where(_OUTBOX.c.id == any_(bindparam("ids", type_=ARRAY(BigInteger))))
 _REMOVE_ONE: Final = delete(_OUTBOX).where(_AT_ID)
 _TOUCH: Final = update(_RELAY).values(only_one=1)
-_LOCK: Final = select(_RELAY.c.gtrid).with_for_update()
-_NAME: Final = update(_RELAY).values(gtrid=bindparam("the_gtrid"), relayed_at=func.now())
+_LOCK: Final = select(_RELAY.c.batches).with_for_update()
+_RECORD: Final = update(_RELAY).values(batches=bindparam("the_batches"), relayed_at=func.now())
 _DECISION: Final = known_table(DECISIONS, *map(known_column, ("gtrid", "outcome", "brokers"))).c
 _IDENTITY: Final = known_table(IDENTITY, *map(known_column, ("table_id", "generation"))).c
 _IS_COMMIT: Final = (_DECISION.gtrid == bindparam("gtrid")) & (_DECISION.outcome == RowDecision.COMMIT.value)
@@ -200,13 +201,15 @@ def has_waiting(connection: Connection, passed_over: Collection[str]) -> bool:
     return connection.scalar(_FIRST, {"passed_over": list(passed_over)}) is not None
 
 
-def lock(connection: Connection) -> str | None:
-    """Let no other relay move rows until the transaction ends, and wait for one that does. Return the name of the last
-    batch, empty without one; None: the relay's row is missing."""
+def lock(connection: Connection) -> tuple[BatchBranch, ...]:
+    """Let no other relay move rows until the transaction ends, and wait for one that does. Return the branches that
+    brokers may not have committed. Raises NoOutbox (DamagedRow)."""
     if connection.dialect.name == "sqlite":  # has no FOR UPDATE: a write locks the file
         connection.execute(_TOUCH)
     row = connection.execute(_LOCK).first()
-    return None if row is None else row[0] or ""
+    if row is None:
+        raise NoOutbox(f"{RELAY_TABLE} is empty")
+    return load(row[0] or "")
 
 
 def brokers_of(connection: Connection, gtrid: str) -> tuple[int, ...]:
@@ -230,9 +233,9 @@ def generation(connection: Connection) -> int:
     return int(connection.scalar(_GENERATION) or 0)
 
 
-def name_batch(connection: Connection, gtrid: str) -> None:
-    """Record the name of a batch with its decision."""
-    connection.execute(_NAME, {"the_gtrid": gtrid})
+def record_batches(connection: Connection, branches: Sequence[BatchBranch]) -> None:
+    """Record a batch with its decision, and what is left of those before."""
+    connection.execute(_RECORD, {"the_batches": dump(branches)})
 
 
 def remove(connection: Connection, ids: Collection[int]) -> int:

@@ -111,6 +111,11 @@ class BranchHandle:
         """True if `result` would return or raise at once."""
         return self._batch.is_done
 
+    @property
+    def partition(self) -> Partition:
+        """Partition that was chosen for the message."""
+        return self._batch.partition
+
     def result(self, timeout_s: float | None = None) -> SendResult:
         """Return the place of the message, as `Producer.send` does; flush if it is not sent. The producer's thread
         alone. Raises SendFailed (then the branch can only be rolled back), XaError."""

@@ -1,6 +1,6 @@
-"""Rows and messages of services with an outbox, while relays, the broker and the database are killed or stopped.
+"""Rows and messages of services with an outbox, while relays, two brokers and the database are killed or stopped.
 
-Services write until they are ended: a row and a message in one transaction. Two relays move the messages.
+Services write until they are ended: a row, and a message for each broker, in one transaction. Two relays move them.
 METAQ_CRASH_ROUNDS rounds (default 3) of three accidents; METAQ_CRASH_SEED repeats the choices of a run that failed, not
 its timing.
 """
@@ -24,7 +24,7 @@ from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import Forked, start_metaq
 from tests.fixtures.reading import read_whole
 from tests.meta_client.outbox.conftest import OutboxWorld
-from tests.meta_client.transactions.conftest import do, running_world
+from tests.meta_client.transactions.conftest import PARTITIONS, do, running_world
 from tests.meta_client.transactions.test_crashes import killable
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "3"))
@@ -61,7 +61,8 @@ class Services:
 
     def _write(self, connection: Any, service: int, number: int) -> None:
         do(connection, f"INSERT INTO numbers VALUES ({number})")
-        self._on.outbox.send(connection, "orders", b"%d" % number, attribute=f"{service}-{number % KEYS}")
+        for topic in PARTITIONS:
+            self._on.outbox.send(connection, topic, b"%d" % number, attribute=f"{service}-{number % KEYS}")
         if number % 11:
             connection.commit()
         else:
@@ -107,7 +108,7 @@ def test_every_row_has_its_message_once_and_in_order(tmp_path: Path, broker_pool
     random = Random(seed)
     with (
         killable(kind) as (server, deciding),
-        running_world(deciding, broker_pool) as world,
+        running_world(deciding, broker_pool, brokers=2) as world,
         contextlib.ExitStack() as stack,
     ):
         on = OutboxWorld(world)
@@ -115,18 +116,19 @@ def test_every_row_has_its_message_once_and_in_order(tmp_path: Path, broker_pool
         with closing(Relays(on, tmp_path)) as relays, Services(on):
             for _ in range(ROUNDS * 3):
                 time.sleep(random.uniform(0.1, 0.6))
-                accident(random, server, world.brokers[0], relays)
+                accident(random, server, random.choice(world.brokers), relays)
         on.engine.dispose()  # its connection may be one of a database that was killed
         with closing(Relays(on, tmp_path)):
             wait_moved(on)
         numbers = deciding.numbers()
-        found = list(read_whole(world.client, "orders", 4, world.begins))
-        assert sorted(int(one.payload) for one in found) == numbers
-        last: dict[str | None, int] = {}
-        for one in found:
-            assert int(one.payload) > last.get(one.attribute, -1), "in order"
-            last[one.attribute] = int(one.payload)
-        assert len({one.partition for one in found}) > 1
+        for topic, partitions in PARTITIONS.items():
+            found = list(read_whole(world.client, topic, partitions, world.begins))
+            assert sorted(int(one.payload) for one in found) == numbers
+            last: dict[str | None, int] = {}
+            for one in found:
+                assert int(one.payload) > last.get(one.attribute, -1), "in order"
+                last[one.attribute] = int(one.payload)
+            assert len({one.partition for one in found}) > 1
         assert on.status()[:3] == (0, None, 0)
         assert deciding.query("SELECT gtrid FROM metaq_decision WHERE hazard IS NOT NULL") == []
     print(f"rounds={ROUNDS} rows={len(numbers)}")

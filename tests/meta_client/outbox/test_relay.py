@@ -17,6 +17,7 @@ from meta_client.outbox.errors import NoOutbox
 from meta_client.producer.partitioners import PartitionContext
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.requests import TopicVerb
+from meta_client.transactions import CommitStep
 from tests.fixtures.reading import read_whole
 from tests.fixtures.topic_commands import done
 from tests.meta_client.outbox.conftest import OutboxWorld
@@ -180,6 +181,61 @@ def test_a_broker_that_gives_no_answer_delays_no_other_s_topics(wide: OutboxWorl
         assert relay.waiting_for == ("bills",)
     finally:
         silent.resume()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_broker_that_has_not_committed_holds_up_the_topics_of_its_part_alone(wide: OutboxWorld, dies: bool) -> None:
+    """It dies between PREPARE and COMMIT of a batch; another relay goes on, or the same one."""
+    world = wide.world
+    brokers = world.brokers
+    dying = [brokers[1]]
+
+    def observe(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.DECIDED and dying:
+            dying.pop().kill()
+
+    wide.work(1)
+    wide.work(2, topic="bills")
+    with world.open_client(observer=observe, resolves=False) as client, closing(Relay(client, wide.url)) as relay:
+        relay.run_pass()
+        assert (relay.counts.moved, relay.trouble, relay.waiting_for) == (2, None, ())
+        if dies:
+            relay = wide.relay()
+        wide.work(3, topic="bills")
+        wide.work(4)
+        wide.work(5, topic="bills")
+        wide.work(6)
+        deadline = time.monotonic() + 60
+        while relay.waiting_for != ("bills",) or world.messages("orders") != [1, 4, 6]:
+            assert time.monotonic() < deadline, relay.trouble
+            relay.run_pass()
+        assert wide.status().waiting == 2
+        brokers[1].start()
+        while wide.status().waiting:
+            assert time.monotonic() < deadline, relay.trouble
+            relay.run_pass()
+        by_partition: dict[object, list[int]] = {}
+        for one in read_whole(world.client, "bills", PARTITIONS["bills"], world.begins):
+            by_partition.setdefault(one.partition, []).append(int(one.payload))
+        assert sorted(number for numbers in by_partition.values() for number in numbers) == [2, 3, 5]
+        assert all(numbers == sorted(numbers) for numbers in by_partition.values())
+        with wide.engine.connect() as connection:
+            (last,) = rows.lock(connection)
+        assert (last.broker_id, last.topics) == (brokers[1].broker_id, ("bills",))
+
+
+def test_what_no_relay_wrote_moves_nothing(on_postgres: OutboxWorld) -> None:
+    on_postgres.work(1)
+    on_postgres.world.deciding.execute("UPDATE metaq_outbox_relay SET batches = '[[1]]'")
+    relay = on_postgres.relay()
+    relay.run_pass()
+    assert str(relay.trouble).startswith(
+        "the database has no outbox that can be used: column batches of metaq_outbox_r"
+    )
+    assert on_postgres.status().waiting == 1
+    on_postgres.world.deciding.execute("UPDATE metaq_outbox_relay SET batches = NULL")
+    drain(relay)
+    on_postgres.world.check([1])
 
 
 def test_a_message_that_is_refused_is_set_aside_and_retried_by_hand(on_postgres: OutboxWorld) -> None:
