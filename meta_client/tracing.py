@@ -30,7 +30,7 @@ class Hooks(Protocol):
         """Span around a send that waits for its answer."""
 
     def attribute(self, topic: str, attribute: str | None) -> str | None:
-        """Return the attribute of a message with the trace context of its send."""
+        """Return the attribute of a message with the trace context of its send; one that has a context keeps it."""
 
     def listener(self, group: str, function: Callable[[Any], object]) -> Callable[[Any], object]:
         """Return *function*, a listener, with a span around each call."""

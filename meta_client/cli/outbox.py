@@ -13,7 +13,7 @@ from meta_client.cli.decision_table import database_option, raised_again
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
-from meta_client.operations.option_types import Seconds
+from meta_client.operations.option_types import ExpectedParam, Seconds
 from meta_client.operations.text import age_text, printable, tell
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.protocol.compression import Codec
@@ -84,6 +84,15 @@ def init(url: str, shows_sql: bool) -> None:
 @click.option(
     "--round-robin", is_flag=True, help="Spread messages of one attribute over partitions; their order is lost."
 )
+@click.option(
+    "--expect",
+    "expected",
+    type=ExpectedParam(),
+    multiple=True,
+    metavar="TOPIC=BROKER:COUNT,...",
+    help="Number of partitions of a topic on each broker, as in orders=0:4,1:4. Without it one that is down when this"
+    " begins is not known, and messages of an attribute may overtake those it has. Repeatable.",
+)
 @click.option("--once", is_flag=True, help="End when nothing more can be moved now.")
 @click.option(
     "--admin-port",
@@ -99,6 +108,7 @@ def relay(
     interval_s: float,
     compression: str | None,
     round_robin: bool,
+    expected: tuple[tuple[str, dict[int, int]], ...],
     once: bool,
     admin_port: int | None,
     log_level: str,
@@ -115,9 +125,14 @@ def relay(
     from meta_client.outbox.errors import outbox_errors
     from meta_client.outbox.relay import Relay
 
+    if round_robin and expected:
+        raise click.UsageError("--expect is for messages of one attribute, which --round-robin spreads: leave out one")
+    if len(dict(expected)) < len(expected):
+        raise click.UsageError("--expect names a topic twice: give its brokers at once, as in orders=0:4,1:4")
     set_up_logs(log_level, log_format)
     with connected(zk) as client, contextlib.ExitStack() as stack:
-        producer = client.producer(compression=compression, partitioner=None if round_robin else ByAttribute())
+        partitioner = None if round_robin else ByAttribute(dict(expected))
+        producer = client.producer(compression=compression, partitioner=partitioner)
         moving = Relay(client, url, producer, rows_max=rows_max, interval_s=interval_s)
         stack.callback(moving.close)
         moving.check()

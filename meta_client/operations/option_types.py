@@ -1,6 +1,7 @@
 """Option types: points in a topic (an end, an offset, a time), partitions, and seconds."""
 
 import datetime
+import re
 from typing import Final, Literal
 
 import click
@@ -70,6 +71,25 @@ class PartitionParam(click.ParamType[Partition]):
         if (partition := Partition.maybe_parse(str(value))) is None:
             self.fail(f"{value} is no partition: write it as listings show it, like 0-3", param, ctx)
         return partition
+
+
+class ExpectedParam(click.ParamType[tuple[str, dict[int, int]]]):
+    """Partitions of a topic by broker: TOPIC=BROKER:COUNT, with commas between."""
+
+    name = "partitions"
+    _COUNTS = re.compile(r"(0|[1-9][0-9]{0,9}):([1-9][0-9]{0,4})", re.ASCII)
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, dict[int, int]]:
+        if isinstance(value, tuple):
+            return value
+        topic, _, counts = str(value).partition("=")
+        found = [self._COUNTS.fullmatch(each) for each in counts.split(",")]
+        by_broker = {int(each[1]): int(each[2]) for each in found if each is not None}
+        if not topic or len(by_broker) != len(found):
+            self.fail(f"{value} names no partitions: write topic, brokers and counts like orders=0:4,1:4", param, ctx)
+        return topic, by_broker
 
 
 class Seconds(click.ParamType[float]):

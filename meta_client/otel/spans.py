@@ -29,7 +29,7 @@ from meta_client.consumer.listener_exit import is_coroutine_function
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.coordinator.steps import TwoPhaseStep
-from meta_client.protocol.trace_context import with_traceparent
+from meta_client.protocol.trace_context import split_traceparent, with_traceparent
 from meta_client.tracing import TransactionSpans
 from meta_client.transactions.steps import CommitStep
 
@@ -67,6 +67,8 @@ class OpenTelemetryHooks:
                 _is_sending.reset(token)
 
     def attribute(self, topic: str, attribute: str | None) -> str | None:
+        if attribute is not None and split_traceparent(attribute)[1] is not None:
+            return attribute
         if _is_sending.get():
             span = get_current_span()
         else:  # its answer comes to a handle, or with PREPARE

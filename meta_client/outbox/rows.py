@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from meta_client.outbox.batches import BatchBranch, dump, load
 from meta_client.outbox.errors import NoOutbox
+from meta_client.protocol.trace_context import split_traceparent
 from meta_client.sql.core import (
     ARRAY,
     TIMESTAMP,
@@ -276,7 +277,9 @@ def refused_rows(connection: Connection, limit: int) -> list[RefusedRow]:
     columns = table.id, table.topic, table.attribute, func.length(table.payload), func.now(), table.added_at
     found = connection.execute(select(*columns, table.refused).where(~_WAITS).order_by(table.id).limit(limit))
     return [
-        RefusedRow(row_id, topic, attribute, size, _age_s(now, added_at) or 0.0, why)
+        RefusedRow(
+            row_id, topic, attribute and split_traceparent(attribute)[0], size, _age_s(now, added_at) or 0.0, why
+        )
         for row_id, topic, attribute, size, now, added_at, why in found
     ]
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from journal.checksum import crc32
 from meta_client.metadata.topology import TopicView
+from meta_client.protocol.trace_context import split_traceparent
 from zk.tree.nodes import Partition
 
 
@@ -58,6 +59,8 @@ def choose(
 
     Raises TypeError for a choice that is no partition, and what *partitioner* raises.
     """
+    if attribute is not None:
+        attribute, _ = split_traceparent(attribute)  # a message that is forwarded has a trace context there
     known, available = view.known, view.available
     if broker_id is not None:
         known = available = view.on_broker(broker_id)

@@ -26,10 +26,14 @@ from meta_client.consumer.config import ConsumerConfig
 from meta_client.coordinator import Coordinator
 from meta_client.errors import NoPartition
 from meta_client.otel import disable_tracing, enable_tracing
+from meta_client.producer.partitioners import ByAttribute
 from meta_client.protocol.errors import XaError
+from meta_client.protocol.trace_context import with_traceparent
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.forked import run_metaq, start_module
+from tests.fixtures.reading import read_whole
 from tests.fixtures.scrape import wait_for
+from tests.meta_client.outbox.conftest import OutboxWorld
 from tests.meta_client.transactions.conftest import World, do
 from zk.embedded.chroot import Chroot
 
@@ -200,6 +204,29 @@ def test_a_recovery_joins_the_trace_of_what_crashed(world: World, spans: Spans, 
     assert str(told["messaging.metaq.gtrid"]).startswith("mq1-")
     assert str(told["messaging.metaq.xid"]).startswith("XID:1:")
     assert world.deciding.numbers() == ([1] if step == "DECIDED" else [])
+
+
+@pytest.mark.parametrize("relay_traces", [True, False])
+def test_an_outbox_carries_the_trace_of_the_service(world: World, spans: Spans, relay_traces: bool) -> None:
+    outboxed = OutboxWorld(world)
+    with spans.provider.get_tracer("service").start_as_current_span("POST /orders") as request:
+        outboxed.work(3)  # its attribute is its number
+    sent = spans.one("send orders")
+    assert parent_of(sent) == request.get_span_context().span_id
+    if not relay_traces:
+        disable_tracing()
+    with outboxed.closing:
+        assert outboxed.relay().run_pass() is False
+    (message,) = [one for one in read_whole(world.client, "orders", 4, world.begins) if one.payload == b"3"]
+    assert message.attribute == "3"
+    assert str(message.traceparent).split("-")[1:3] == [trace_of(sent), f"{id_of(sent):016x}"]
+    assert len(spans.named("send orders")) == 1
+
+
+def test_what_is_forwarded_keeps_partition_and_trace(world: World, spans: Spans) -> None:
+    producer = world.client.producer(partitioner=ByAttribute())
+    traced = with_traceparent("key", INBOUND.format(uuid.uuid4().hex))
+    assert producer.send("orders", b"", traced).partition == producer.send("orders", b"", "key").partition
 
 
 def test_sends_and_fetches(zookeeper: Chroot, broker: BrokerProcess, spans: Spans) -> None:

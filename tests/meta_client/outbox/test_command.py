@@ -60,6 +60,23 @@ def test_the_statements_of_a_migration(outboxed: OutboxWorld) -> None:
     outboxed.world.check([1])
 
 
+def test_partitions_of_a_broker_that_is_down_are_named(on_postgres: OutboxWorld) -> None:
+    """A message whose partition is on a broker that no client has seen waits, instead of going to another one."""
+    on_postgres.work(*range(20))
+    status, said, _ = outbox(on_postgres, "relay", "--once", "--expect", "orders=0:4,7:4")
+    assert status == 1
+    numbers = on_postgres.world.messages()
+    assert 0 < len(numbers) < 20
+    assert said.splitlines()[-1] == f"moved={len(numbers)} refused=0 failed_passes=0"
+    assert on_postgres.status().waiting == 20 - len(numbers)
+    for wrong in ("orders", "orders=", "orders=0:0", "orders=0:4,0:5", "=0:4", "orders=0:4,"):
+        status, _, said = outbox(on_postgres, "relay", "--once", "--expect", wrong)
+        assert status == 2
+        assert "write topic, brokers and counts like orders=0:4,1:4" in said
+    for clash in (("--round-robin",), ("--expect", "orders=1:4")):
+        assert outbox(on_postgres, "relay", "--once", "--expect", "orders=0:4", *clash)[0] == 2
+
+
 def test_what_is_set_aside_is_listed_with_its_reason_and_retried(on_postgres: OutboxWorld) -> None:
     on_postgres.work(1, 2)
     with on_postgres.engine.connect() as connection:

@@ -285,6 +285,8 @@ def test_what_no_broker_would_take_is_refused_at_once(outboxed: OutboxWorld) -> 
             outboxed.outbox.send(connection, "orders", bytes(2 << 20), "a")
         with pytest.raises(LocalProtocolError, match="300 characters, an outbox takes 255"):
             outboxed.outbox.send(connection, "o" * 300, b"")
+        with pytest.raises(LocalProtocolError, match=r"'a\\x00b' has a zero character, which databases refuse"):
+            outboxed.outbox.send(connection, "orders", b"", "a\0b")
         with pytest.raises(TypeError, match="a payload is bytes"):
             outboxed.outbox.send(connection, "orders", "text")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="is no partition"):
