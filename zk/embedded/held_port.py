@@ -13,7 +13,9 @@ class HeldPort:
         self._socket: socket.socket | None = None
 
     def hold(self, port: int) -> None:
-        """Hold *port*, unless somebody has it. 0: none."""
+        """Hold *port*, unless somebody has it, and no longer another one. 0: none."""
+        if self._socket is not None and port == self._socket.getsockname()[1]:
+            return
         self.release()
         if port:
             with contextlib.suppress(OSError):  # a server that starts there says that it is taken

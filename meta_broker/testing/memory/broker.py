@@ -69,7 +69,7 @@ class MemoryBroker:
             topics=sections,
             broker=BrokerSection(segment_bytes=SEGMENT_BYTES),
         )
-        self._held_port = HeldPort()  # while it is down
+        self._held_port = HeldPort(HOST)  # from the first start to the end, so that nobody takes it while it is down
         self._running: contextlib.AsyncExitStack | None = None
         self._server: Server
         self._registration: BrokerRegistration
@@ -94,9 +94,9 @@ class MemoryBroker:
             stack.callback(store.close)
             worker = stack.enter_context(ThreadPoolExecutor(1, "checkpoint"))
             stack.push_async_callback(store.stop_jobs)
-            self._port = server.reserve(HOST, self._port)
+            self._port = self._port or self._held_port.hold_any()
+            server.reserve(HOST, self._port)
             stack.push_async_callback(server.close)
-            self._held_port.release()
             session = MemorySession(self._tree)
             self._registration = BrokerRegistration(session, self._name, self.url)
             context, announcer = master_context(self._config, store, ids, self, self.url)
@@ -117,7 +117,6 @@ class MemoryBroker:
         if running is not None:
             self._server.abort()
             await running.aclose()
-            self._held_port.hold(self._port)
 
     async def expire(self) -> None:
         """Roll back the branches that timed out."""
