@@ -24,8 +24,9 @@ from bench.result import Result
 from bench.usage import measured
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client import Batch, Client
-from meta_client.outbox import Outbox, rows
+from meta_client.outbox import Outbox
 from meta_client.outbox.engines import engine_at
+from meta_client.outbox.tables import create
 from meta_client.transactions.databases import init
 from meta_client.transactions.table import KEEP_S
 
@@ -80,7 +81,7 @@ def _compare(case: str, threads: int, *, by_outbox: bool = False) -> Result:
         init(database.dsn, KEEP_S)
         engine = engine_at(database.dsn)
         with engine.connect() as connection:
-            rows.create(connection)
+            create(connection)
         engine.dispose()
         with psycopg.connect(database.dsn) as connection:
             connection.execute(TABLES)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from meta_client.outbox.relay import Relay
 
 LISTED_MAX: Final = 1_000
-COLUMNS: Final = ("id", "topic", "attribute", "bytes", "age", "refused")
+COLUMNS: Final = ("id", "topic", "attribute", "bytes", "age", "reason")
 
 
 @click.group()
@@ -50,18 +50,18 @@ def init(url: str, shows_sql: bool) -> None:
 
     --sql prints the outbox's statements alone: those of the decision table come from `metaq txn init --sql`.
     """
-    from meta_client.outbox import rows
+    from meta_client.outbox import tables
     from meta_client.outbox.engines import engine_at
     from meta_client.transactions import databases
     from meta_client.transactions.table import KEEP_S
 
     if shows_sql:
-        click.echo(rows.ddl(engine_at(url).dialect), nl=False)
+        click.echo(tables.ddl(engine_at(url).dialect), nl=False)
         return
     identity = databases.init(url, KEEP_S)
     with _opened(url) as connection:
-        rows.create(connection)
-    click.echo(f"outbox {rows.TABLE}, decision table {identity.name.table_id}")
+        tables.create(connection)
+    click.echo(f"outbox {tables.TABLE}, decision table {identity.name.table_id}")
 
 
 @outbox.command()
@@ -145,7 +145,7 @@ def relay(
             if moving.trouble is None:
                 with outbox_errors():
                     moving.read_status()
-            if moving.trouble is not None or moving.status is None or moving.status.waiting or moving.status.refused:
+            if moving.trouble is not None or moving.status is None or moving.status.waiting or moving.status.aside:
                 tell(f"warning: not all of it was moved: {moving.trouble or 'see metaq outbox list'}")
                 raise SystemExit(1)
 
@@ -176,24 +176,25 @@ def _run_passes(moving: "Relay", *, once: bool, as_json: bool) -> None:
 def list_waiting(url: str, as_json: bool) -> None:
     """Count what waits, and list the messages that were set aside, with the reason.
 
-    Once the cause is mended: `metaq outbox retry`. To give one up, delete its row. Exit status 1 if some are set aside.
+    Once the cause is mended: `metaq outbox retry`. To give one up, delete its row in metaq_outbox_aside. More than
+    100,000 are counted by their ids, which may be too many. Exit status 1 if some are set aside.
     """
     from meta_client.outbox import rows
 
     with _opened(url) as connection:
-        found, refused = rows.status(connection), rows.refused_rows(connection, LISTED_MAX)
+        found, aside = rows.status(connection), rows.aside_rows(connection, LISTED_MAX)
     if as_json:
-        click.echo(json.dumps(found._asdict() | {"rows": [row._asdict() for row in refused]}))
+        click.echo(json.dumps(found._asdict() | {"rows": [row._asdict() for row in aside]}))
     else:
         oldest = "" if found.oldest_age_s is None else f", the oldest for {age_text(found.oldest_age_s)}"
         moved = "never" if found.relayed_age_s is None else f"{age_text(found.relayed_age_s)} ago"
-        click.echo(f"{found.waiting} wait{oldest}; last moved: {moved}; {found.refused} set aside")
-        if refused:
-            shown = [row._asdict() | {"age": age_text(row.age_s), "refused": printable(row.refused)} for row in refused]
+        click.echo(f"{found.waiting} wait{oldest}; last moved: {moved}; {found.aside} set aside")
+        if aside:
+            shown = [row._asdict() | {"age": age_text(row.age_s), "reason": printable(row.reason)} for row in aside]
             print_rows(COLUMNS, shown, as_json=False, empty="")
-        if found.refused > len(refused):
-            tell(f"the first {len(refused)} of {found.refused} are listed")
-    if found.refused:
+        if found.aside > len(aside):
+            tell(f"the first {len(aside)} of {found.aside} are listed")
+    if found.aside:
         raise SystemExit(1)
 
 

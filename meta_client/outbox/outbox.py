@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from meta_client.outbox.rows import TOPIC_MAX, add_row
+from meta_client.outbox.rows import add_row
+from meta_client.outbox.tables import TOPIC_MAX
 from meta_client.producer.outgoing import message_too_long, parse_partition, payload_bytes
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.messages import DATA_BYTES_MAX, encode_body

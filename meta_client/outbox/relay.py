@@ -24,6 +24,7 @@ from meta_client.outbox.earlier_batches import EarlierBatches
 from meta_client.outbox.engines import engine_at
 from meta_client.outbox.errors import NoOutbox, RowsChanged, outbox_errors
 from meta_client.outbox.rows import OutboxRow, OutboxStatus
+from meta_client.outbox.tables import RELAY_TABLE, is_complete
 from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.outgoing import parse_partition
 from meta_client.producer.partitioners import ByAttribute
@@ -114,8 +115,8 @@ class Relay:
     def check(self) -> None:
         """Look for the outbox. Raises NoOutbox, Unreachable."""
         with outbox_errors(), self._engine.connect() as connection:
-            if not rows.is_complete(connection):
-                raise NoOutbox(f"{rows.RELAY_TABLE} is empty")
+            if not is_complete(connection):
+                raise NoOutbox(f"{RELAY_TABLE} is empty")
 
     def run_pass(self) -> bool:
         """Move a batch of what waits; return True if more may be done at once. Raises nothing: `trouble` says what
@@ -318,7 +319,7 @@ class Relay:
 
     def _set_aside(self, row: OutboxRow, reason: str) -> None:
         with self._engine.connect() as connection:
-            rows.refuse(connection, row.id, reason)
+            rows.set_aside(connection, row.id, reason)
         self.counts = replace(self.counts, refused=self.counts.refused + 1)
         log.error("message set aside, see metaq outbox list id=%d topic=%s reason=%s", row.id, row.topic, reason)
 

@@ -18,7 +18,9 @@ FAILED: Final = Family(
     "metaq_outbox_failed_passes_total", MetricKind.COUNTER, "Passes that moved nothing: database or brokers away."
 )
 WAITING: Final = Family(
-    "metaq_outbox_messages_waiting", MetricKind.GAUGE, "Messages that wait, seconds ago; absent while not known."
+    "metaq_outbox_messages_waiting",
+    MetricKind.GAUGE,
+    "Messages that wait, seconds ago; above 100,000 counted by ids, rather too many. Absent while not known.",
 )
 WAITING_AGE: Final = Family(
     "metaq_outbox_messages_waiting_oldest_age_seconds",
@@ -59,4 +61,4 @@ def samples(relay: Relay) -> Iterator[Sample]:
     if (status := relay.status) is not None:
         yield Sample(WAITING, status.waiting)
         yield Sample(WAITING_AGE, relay.oldest_age_s)
-        yield Sample(ASIDE, status.refused)
+        yield Sample(ASIDE, status.aside)

@@ -1,56 +1,37 @@
-"""Tables of an outbox in SQLAlchemy Core: their definition, and every statement.
-
-metaq_outbox has a row for each message, by id; `refused` says why a broker does not take it. metaq_outbox_relay has one
-row, which a relay locks: two relays never move rows at the same time. It names the batches that brokers may not have
-committed.
-"""
+"""Statements on the tables of an outbox, in SQLAlchemy Core."""
 
 import datetime
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from meta_client.outbox.batches import BatchBranch, dump, load
 from meta_client.outbox.errors import NoOutbox
+from meta_client.outbox.tables import ASIDE, OUTBOX, RELAY, RELAY_TABLE, tables
 from meta_client.protocol.trace_context import split_traceparent
 from meta_client.sql.core import (
     ARRAY,
-    TIMESTAMP,
     BigInteger,
-    Column,
     Connection,
-    CreateTable,
-    Dialect,
-    Identity,
-    Integer,
-    LargeBinary,
-    MetaData,
+    Insert,
     Select,
     Table,
-    Text,
     any_,
     bindparam,
-    bytewise_text,
     delete,
-    exc,
     func,
     insert,
     known_column,
     known_table,
-    mysql,
     select,
     update,
 )
-from meta_client.sql.executor import Executor, SqlAlchemyExecutor
+from meta_client.sql.executor import Executor
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import IDENTITY, RowDecision, parse_brokers
 from meta_client.transactions.table import TABLE as DECISIONS
 
-TABLE: Final = "metaq_outbox"
-RELAY_TABLE: Final = "metaq_outbox_relay"
-TOPIC_MAX: Final = 255  # characters
-PLACE_MAX: Final = 21  # "2147483647-2147483647"
 REASON_MAX: Final = 1_000  # characters
+COUNTED_MAX: Final = 100_000  # rows that a look counts one by one
 
 
 class OutboxRow(NamedTuple):
@@ -64,100 +45,84 @@ class OutboxRow(NamedTuple):
     until: int  # bytes of the batch up to its end
 
 
-class RefusedRow(NamedTuple):
-    """A message that no broker takes, with the reason and its age by the database's clock."""
+class AsideRow(NamedTuple):
+    """A message that was set aside, with the reason and its age by the database's clock."""
 
     id: int
     topic: str
     attribute: str | None
     bytes: int
     age_s: float
-    refused: str
+    reason: str
 
 
 class OutboxStatus(NamedTuple):
-    """Contents of an outbox."""
+    """Contents of an outbox. A count above COUNTED_MAX is estimated by ids, rather too high."""
 
     waiting: int
     oldest_age_s: float | None  # of what waits; None: nothing does
-    refused: int
+    aside: int
     relayed_age_s: float | None  # since a relay last moved rows; None: none has
 
 
-def _any_text() -> Text:
-    return Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
-
-
-class _Tables:
-    """Both tables. *quote*: see Column."""
-
-    def __init__(self, quote: bool | None) -> None:
-        both = MetaData()
-        self.outbox = Table(
-            TABLE,
-            both,
-            Column("id", BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True, quote=quote),
-            Column("topic", bytewise_text(TOPIC_MAX), nullable=False, quote=quote),
-            Column("payload", LargeBinary().with_variant(mysql.LONGBLOB, "mysql", "mariadb"), nullable=False),
-            Column("attribute", _any_text(), quote=quote),
-            Column("partition", bytewise_text(PLACE_MAX), quote=quote),
-            Column("added_at", TIMESTAMP(timezone=True), nullable=False, server_default=func.now()),
-            Column("refused", _any_text()),
-            mysql_engine="InnoDB",
-            sqlite_autoincrement=True,
-            quote=quote,
-        )
-        self.relay = Table(
-            RELAY_TABLE,
-            both,
-            Column("only_one", Integer, primary_key=True, autoincrement=False),
-            Column("relayed_at", TIMESTAMP(timezone=True), nullable=True),
-            Column("batches", _any_text()),
-            mysql_engine="InnoDB",
-            quote=quote,
-        )
-        names = "topic", "payload", "attribute", "partition"
-        self.insert = insert(self.outbox).values({name: bindparam(f"the_{name}") for name in names}).inline()
-
-
-_tables = lru_cache(maxsize=4)(_Tables)
-_OUTBOX: Final = _tables(None).outbox
-_RELAY: Final = _tables(None).relay
-_WAITS: Final = _OUTBOX.c.refused.is_(None)
-_DUE: Final = _WAITS & _OUTBOX.c.topic.not_in(bindparam("passed_over", expanding=True))
-_FIRST: Final = select(_OUTBOX.c.id).where(_DUE).limit(1)
-_MAKE_ROW: Final = insert(_RELAY).values(only_one=1)
+_DUE: Final = OUTBOX.c.topic.not_in(bindparam("passed_over", expanding=True))
+_FIRST: Final = select(OUTBOX.c.id).where(_DUE).limit(1)
 # InnoDB locks each row that a statement passes, waits for those that are not committed, and keeps others from adding
 # any: there, statements that change rows name one each.
 _LOCKS_WHAT_IT_PASSES: Final = ("mysql", "mariadb")
-_AT_ID: Final = _OUTBOX.c.id == bindparam("the_id")
-_REMOVE: Final = delete(_OUTBOX).where(_OUTBOX.c.id.in_(bindparam("ids", expanding=True)))
-_REMOVE_ARRAY: Final = delete(_OUTBOX).where(_OUTBOX.c.id == any_(bindparam("ids", type_=ARRAY(BigInteger))))
-_REMOVE_ONE: Final = delete(_OUTBOX).where(_AT_ID)
-_TOUCH: Final = update(_RELAY).values(only_one=1)
-_LOCK: Final = select(_RELAY.c.batches).with_for_update()
-_RECORD: Final = update(_RELAY).values(batches=bindparam("the_batches"), relayed_at=func.now())
+_REMOVE: Final = delete(OUTBOX).where(OUTBOX.c.id.in_(bindparam("ids", expanding=True)))
+_REMOVE_ONE: Final = delete(OUTBOX).where(OUTBOX.c.id == bindparam("the_id"))
+_REMOVE_ARRAY: Final = delete(OUTBOX).where(OUTBOX.c.id == any_(bindparam("ids", type_=ARRAY(BigInteger))))
+_TOUCH: Final = update(RELAY).values(only_one=1)
+_LOCK: Final = select(RELAY.c.batches).with_for_update()
+_RECORD: Final = update(RELAY).values(batches=bindparam("the_batches"), relayed_at=func.now())
 _DECISION: Final = known_table(DECISIONS, *map(known_column, ("gtrid", "outcome", "brokers"))).c
 _IDENTITY: Final = known_table(IDENTITY, *map(known_column, ("table_id", "generation"))).c
 _IS_COMMIT: Final = (_DECISION.gtrid == bindparam("gtrid")) & (_DECISION.outcome == RowDecision.COMMIT.value)
 _BROKERS: Final = select(_DECISION.brokers).where(_IS_COMMIT)
 _TABLE_ID: Final = select(_IDENTITY.table_id)
 _GENERATION: Final = select(_IDENTITY.generation)
-_RETRY_ONE: Final = update(_OUTBOX).where(_AT_ID).values(refused=None)
+_MESSAGE: Final = "id", "topic", "payload", "attribute", "partition", "added_at"
 
 
 def _oldest() -> Select[Any]:
     """Return the statement that reads a batch: as many rows as begin below a sum of bytes."""
-    size = (func.length(_OUTBOX.c.payload) + func.length(func.coalesce(_OUTBOX.c.attribute, ""))).label("size")
-    first = select(_OUTBOX.c.id, size).where(_DUE).order_by(_OUTBOX.c.id).limit(bindparam("count_max")).subquery()
+    size = (func.length(OUTBOX.c.payload) + func.length(func.coalesce(OUTBOX.c.attribute, ""))).label("size")
+    first = select(OUTBOX.c.id, size).where(_DUE).order_by(OUTBOX.c.id).limit(bindparam("count_max")).subquery()
     until = func.sum(first.c.size).over(order_by=first.c.id).label("until")
     summed = select(first.c.id, first.c.size, until).subquery()
     *columns, _ = OutboxRow._fields
-    found = select(*(_OUTBOX.c[name] for name in columns), summed.c.until).join(summed, summed.c.id == _OUTBOX.c.id)
-    return found.where(summed.c.until - summed.c.size < bindparam("bytes_max")).order_by(_OUTBOX.c.id)
+    found = select(*(OUTBOX.c[name] for name in columns), summed.c.until).join(summed, summed.c.id == OUTBOX.c.id)
+    return found.where(summed.c.until - summed.c.size < bindparam("bytes_max")).order_by(OUTBOX.c.id)
+
+
+def _copy(source: Table, to: Table, **others: Any) -> Insert:
+    """Return the statement that copies the row `the_id` from one table to another."""
+    found = select(*(source.c[name] for name in _MESSAGE), *others.values()).where(source.c.id == bindparam("the_id"))
+    return insert(to).from_select([*_MESSAGE, *others], found)
+
+
+def _counted(table: Table) -> Any:
+    return select(func.count()).select_from(select(table.c.id).limit(COUNTED_MAX + 1).subquery()).scalar_subquery()
+
+
+def _span(table: Table) -> Select[Any]:
+    """Return the statement for the number of ids from the first row to the last; SQLite finds the ends only one by
+    one."""
+    first, last = (select(each(table.c.id)).scalar_subquery() for each in (func.min, func.max))
+    return select(last - first + 1)
 
 
 _OLDEST: Final = _oldest()
+_SET_ASIDE: Final = _copy(OUTBOX, ASIDE, reason=bindparam("the_reason")), _REMOVE_ONE
+_BACK: Final = _copy(ASIDE, OUTBOX), delete(ASIDE).where(ASIDE.c.id == bindparam("the_id"))
+_STATUS: Final = select(
+    func.now(),
+    _counted(OUTBOX),
+    select(OUTBOX.c.added_at).order_by(OUTBOX.c.id).limit(1).scalar_subquery(),
+    _counted(ASIDE),
+    select(RELAY.c.relayed_at).limit(1).scalar_subquery(),
+)
 
 
 def add_row(executor: Executor, topic: str, payload: bytes, attribute: str | None, partition: str | None) -> None:
@@ -168,33 +133,7 @@ def add_row(executor: Executor, topic: str, payload: bytes, attribute: str | Non
         "the_attribute": attribute,
         "the_partition": partition,
     }
-    executor.execute(_tables(executor.quote).insert, values)
-
-
-def ddl(dialect: Dialect) -> str:
-    """Return the SQL that makes both tables, for a migration."""
-    made = [CreateTable(_OUTBOX), CreateTable(_RELAY), _MAKE_ROW]
-    compiled = [each.compile(dialect=dialect, compile_kwargs={"literal_binds": True}) for each in made]
-    return "".join(f"{str(each).strip()};\n" for each in compiled)
-
-
-def create(connection: Connection) -> None:
-    """Make both tables if missing, and the relay's row. Commits."""
-    executor = SqlAlchemyExecutor(connection)
-    for table in (_OUTBOX, _RELAY):
-        executor.create(select(table).limit(1), CreateTable(table))
-    if connection.scalar(select(_RELAY.c.only_one)) is None:
-        try:
-            connection.execute(_MAKE_ROW)
-        except exc.IntegrityError:  # another process made it meanwhile
-            connection.rollback()
-    connection.commit()
-
-
-def is_complete(connection: Connection) -> bool:
-    """Return whether the relay's row is there. Raises the database's error without the tables."""
-    connection.execute(select(_OUTBOX.c.id).limit(1))
-    return connection.scalar(select(_RELAY.c.only_one)) is not None
+    executor.execute(tables(executor.quote).insert, values)
 
 
 def has_waiting(connection: Connection, passed_over: Collection[str]) -> bool:
@@ -247,45 +186,44 @@ def remove(connection: Connection, ids: Collection[int]) -> int:
     return connection.execute(statement, {"ids": list(ids)}).rowcount
 
 
-def refuse(connection: Connection, row_id: int, reason: str) -> None:
+def set_aside(connection: Connection, row_id: int, reason: str) -> None:
     """Set a message aside, with the reason. Commits."""
-    connection.execute(update(_OUTBOX).where(_OUTBOX.c.id == row_id).values(refused=reason[:REASON_MAX]))
+    copy, remove_it = _SET_ASIDE
+    connection.execute(copy, {"the_id": row_id, "the_reason": reason[:REASON_MAX]})
+    connection.execute(remove_it, {"the_id": row_id})
     connection.commit()
 
 
 def retry(connection: Connection, ids: Collection[int] | None) -> int:
-    """Have messages that were refused wait again, all without *ids*; return how many. Commits."""
-    chosen = () if ids is None else (_OUTBOX.c.id.in_(ids),)
-    found = [{"the_id": row_id} for row_id in connection.scalars(select(_OUTBOX.c.id).where(~_WAITS, *chosen))]
+    """Have messages that were set aside wait again, all without *ids*; return how many. Commits."""
+    chosen = () if ids is None else (ASIDE.c.id.in_(ids),)
+    found = [{"the_id": row_id} for row_id in connection.scalars(select(ASIDE.c.id).where(*chosen))]
     if found:
-        connection.execute(_RETRY_ONE, found)
+        for statement in _BACK:
+            connection.execute(statement, found)
     connection.commit()
     return len(found)
 
 
 def status(connection: Connection) -> OutboxStatus:
-    """Count what the outbox holds: a pass over all of it."""
-    waiting, first, now = _one(connection, select(func.count(), func.min(_OUTBOX.c.added_at), func.now()).where(_WAITS))
-    refused = connection.scalar(select(func.count()).select_from(_OUTBOX).where(~_WAITS))
-    (relayed_at,) = _one(connection, select(_RELAY.c.relayed_at))
-    return OutboxStatus(waiting, _age_s(now, first), int(refused or 0), _age_s(now, relayed_at))
+    """Count what the outbox holds."""
+    now, waiting, first, aside, relayed_at = connection.execute(_STATUS).one()
+    waiting, aside = (
+        int(connection.scalar(_span(table)) or 0) if count > COUNTED_MAX else count
+        for table, count in ((OUTBOX, waiting), (ASIDE, aside))
+    )
+    return OutboxStatus(waiting, _age_s(now, first), aside, _age_s(now, relayed_at))
 
 
-def refused_rows(connection: Connection, limit: int) -> list[RefusedRow]:
-    """Return the messages that no broker takes, oldest first."""
-    table = _OUTBOX.c
+def aside_rows(connection: Connection, limit: int) -> list[AsideRow]:
+    """Return messages that were set aside, oldest first."""
+    table = ASIDE.c
     columns = table.id, table.topic, table.attribute, func.length(table.payload), func.now(), table.added_at
-    found = connection.execute(select(*columns, table.refused).where(~_WAITS).order_by(table.id).limit(limit))
+    found = connection.execute(select(*columns, table.reason).order_by(table.id).limit(limit))
     return [
-        RefusedRow(
-            row_id, topic, attribute and split_traceparent(attribute)[0], size, _age_s(now, added_at) or 0.0, why
-        )
+        AsideRow(row_id, topic, attribute and split_traceparent(attribute)[0], size, _age_s(now, added_at) or 0.0, why)
         for row_id, topic, attribute, size, now, added_at, why in found
     ]
-
-
-def _one(connection: Connection, statement: Any) -> Any:
-    return connection.execute(statement).first() or (None,)
 
 
 def _age_s(now: datetime.datetime, then: datetime.datetime | None) -> float | None:

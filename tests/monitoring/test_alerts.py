@@ -23,8 +23,9 @@ from meta_client.cli.consumer_admin import serve_consumer_admin
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.coordinator import Coordinator, DecisionUnknown, HeuristicOutcome, TwoPhaseStep
 from meta_client.coordinator.metrics import CoordinatorCollector
-from meta_client.outbox import Outbox, rows
+from meta_client.outbox import Outbox
 from meta_client.outbox.engines import engine_at
+from meta_client.outbox.tables import create
 from meta_client.protocol.requests import Put, TopicVerb, TransactionVerb
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.certificates import Certificates
@@ -324,7 +325,7 @@ def test_an_outbox_whose_messages_wait_or_are_refused(tmp_path: Path, zookeeper:
     log, deciding, outbox = tmp_path / "relay.log", make_postgres(database), Outbox()
     engine = engine_at(deciding.url)
     with engine.connect() as connection:
-        rows.create(connection)
+        create(connection)
     engine.dispose()
     words = ["outbox", "relay", "--database", deciding.url, "--zk", zookeeper.connect, "--admin-port", "0"]
     with running_broker(tmp_path / "broker", zookeeper.connect, config=ADMIN):

@@ -5,12 +5,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from meta_client.outbox import Outbox, Relay, rows
+from meta_client.outbox import Outbox, Relay, rows, tables
 from meta_client.outbox.engines import engine_at
 from meta_client.outbox.relay import ROWS_MAX
 from meta_client.outbox.rows import OutboxStatus
 from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions.conftest import World, do, make, running_world
+
+TABLES = "metaq_outbox", "metaq_outbox_aside", "metaq_outbox_relay"
 
 
 class OutboxWorld:
@@ -23,7 +25,7 @@ class OutboxWorld:
         self.closing = ExitStack()
         self.closing.callback(self.engine.dispose)
         with self.engine.connect() as connection:
-            rows.create(connection)
+            tables.create(connection)
 
     @property
     def url(self) -> str:

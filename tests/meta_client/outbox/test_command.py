@@ -14,7 +14,7 @@ from meta_client.admin.log_samples import FAMILIES as LOG
 from meta_client.outbox.relay_metrics import FAMILIES, WAITING_AGE
 from tests.fixtures.forked import run_metaq, start_metaq
 from tests.fixtures.scrape import SERVED, Scrape, health, wait_for
-from tests.meta_client.outbox.conftest import OutboxWorld
+from tests.meta_client.outbox.conftest import TABLES, OutboxWorld
 
 
 def outbox(on: OutboxWorld, command: str, *words: str) -> tuple[int, str, str]:
@@ -29,7 +29,7 @@ def listed(on: OutboxWorld) -> dict[str, Any]:
 
 
 def test_init_twice_then_send_relay_and_list(outboxed: OutboxWorld) -> None:
-    for name in ("metaq_outbox", "metaq_outbox_relay"):
+    for name in TABLES:
         outboxed.world.deciding.execute(f"DROP TABLE {name}")
     status, _, said = outbox(outboxed, "list")
     assert status == 2
@@ -40,7 +40,7 @@ def test_init_twice_then_send_relay_and_list(outboxed: OutboxWorld) -> None:
     assert outbox(outboxed, "list") == (0, "0 wait; last moved: never; 0 set aside\n", "")
     outboxed.work(1, 2)
     found = listed(outboxed)
-    assert (found["waiting"], found["refused"], found["relayed_age_s"], found["rows"]) == (2, 0, None, [])
+    assert (found["waiting"], found["aside"], found["relayed_age_s"], found["rows"]) == (2, 0, None, [])
     assert 0 <= found["oldest_age_s"] < 60
     status, said, _ = outbox(outboxed, "relay", "--once")
     assert (status, said) == (0, "moved=2 refused=0 failed_passes=0\n")
@@ -51,7 +51,7 @@ def test_init_twice_then_send_relay_and_list(outboxed: OutboxWorld) -> None:
 def test_the_statements_of_a_migration(outboxed: OutboxWorld) -> None:
     status, statements, _ = outbox(outboxed, "init", "--sql")
     assert status == 0
-    for name in ("metaq_outbox", "metaq_outbox_relay"):
+    for name in TABLES:
         outboxed.world.deciding.execute(f"DROP TABLE {name}")
     for statement in filter(str.strip, statements.split(";\n")):
         outboxed.world.deciding.execute(statement)
@@ -93,7 +93,7 @@ def test_what_is_set_aside_is_listed_with_its_reason_and_retried(on_postgres: Ou
     assert "\033" not in said
     (row,) = listed(on_postgres)["rows"]
     assert (row["id"], row["topic"], row["attribute"], row["bytes"]) == (1, "orders", "1", 1)
-    on_postgres.world.deciding.execute("UPDATE metaq_outbox SET partition = NULL")
+    on_postgres.world.deciding.execute("UPDATE metaq_outbox_aside SET partition = NULL")
     assert outbox(on_postgres, "retry")[0] == 2
     assert outbox(on_postgres, "retry", "1") == (0, "1 wait again\n", "")
     assert outbox(on_postgres, "retry", "--all") == (0, "0 wait again\n", "")

@@ -4,15 +4,18 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
+import psycopg
 import pytest
 from django.db import connections
 from django.db.transaction import atomic
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from meta_client.errors import NotInTransaction
-from meta_client.outbox import Relay, rows
+from meta_client.outbox import Relay, rows, tables
 from meta_client.outbox.errors import NoOutbox
 from meta_client.producer.partitioners import PartitionContext
 from meta_client.protocol.errors import LocalProtocolError
@@ -20,10 +23,21 @@ from meta_client.protocol.requests import TopicVerb
 from meta_client.transactions import CommitStep
 from tests.fixtures.reading import read_whole
 from tests.fixtures.topic_commands import done
-from tests.meta_client.outbox.conftest import OutboxWorld
+from tests.meta_client.outbox.conftest import TABLES, OutboxWorld
 from tests.meta_client.transactions.conftest import PARTITIONS, do
 from tests.meta_client.transactions.django_shop import use
 
+ROOT = Path(__file__).parents[3]
+RIGHTS = {
+    "outbox_service": {"metaq_outbox": "INSERT"},
+    "outbox_relay": {
+        "metaq_outbox": "SELECT, DELETE",
+        "metaq_outbox_aside": "SELECT, INSERT",
+        "metaq_outbox_relay": "SELECT, UPDATE",
+        "metaq_decision": "SELECT, INSERT, UPDATE, DELETE",
+        "metaq_decision_table": "SELECT, UPDATE (generation)",
+    },
+}
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
@@ -249,14 +263,14 @@ def test_a_message_that_is_refused_is_set_aside_and_retried_by_hand(on_postgres:
     relay = on_postgres.relay()
     drain(relay)
     status = on_postgres.status()
-    assert (relay.counts.moved + status.refused, status.waiting) == (20, 0)
+    assert (relay.counts.moved + status.aside, status.waiting) == (20, 0)
     with on_postgres.engine.connect() as connection:
-        (first, *_, last) = refused = rows.refused_rows(connection, 10)
-        assert (last.id, "has no such partition" in last.refused) == (12, True)
+        (first, *_, last) = aside = rows.aside_rows(connection, 10)
+        assert (last.id, "has no such partition" in last.reason) == (12, True)
         assert (first.id, first.topic) == (5, "orders")
-        assert "is no partition" in first.refused
-        assert relay.counts.refused == len(refused)
-        connection.execute(text("UPDATE metaq_outbox SET partition = NULL, attribute = 'a'"))
+        assert "is no partition" in first.reason
+        assert relay.counts.refused == len(aside)
+        connection.execute(text("UPDATE metaq_outbox_aside SET partition = NULL, attribute = 'a'"))
         connection.commit()
         assert rows.retry(connection, [5]) == 1
         rows.retry(connection, None)
@@ -364,12 +378,51 @@ def test_rows_that_another_program_deletes_are_not_sent_twice_or_lost(on_postgre
     ] == [b"2"]
 
 
+def test_the_rights_that_the_documents_name_are_enough(on_postgres: OutboxWorld) -> None:
+    execute = on_postgres.world.deciding.execute
+    documents = (ROOT / "docs/outbox.md").read_text() + (ROOT / "docs/transactions.md").read_text()
+    for role, rights in RIGHTS.items():
+        execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p'")
+        for table, names in rights.items():
+            assert f"`{names}` on `{table}`" in " ".join(documents.split())
+            execute(f"GRANT {names} ON {table} TO {role}")
+    execute("GRANT INSERT ON numbers TO outbox_service")
+    try:
+        with closing(psycopg.connect(on_postgres.url, user="outbox_service", password="p")) as connection:
+            for number in (1, 2):
+                connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
+                on_postgres.outbox.send(connection, "orders", b"%d" % number)
+            connection.commit()
+        execute("UPDATE metaq_outbox SET partition = 'x' WHERE id = 2")
+        url = make_conninfo(on_postgres.url, user="outbox_relay", password="p")
+        with closing(Relay(on_postgres.world.client, url)) as relay:
+            relay.check()
+            drain(relay)
+            assert (relay.counts.moved, relay.counts.refused, relay.trouble) == (1, 1, None)
+    finally:
+        execute("".join(f"DROP OWNED BY {role}; DROP ROLE {role};" for role in RIGHTS))
+
+
+def test_many_are_counted_by_their_ids(outboxed: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    outboxed.work(*range(5))
+    with outboxed.engine.connect() as connection:
+        rows.set_aside(connection, 2, "x" * 2_000)
+        assert outboxed.status()[::2] == (4, 1)
+        monkeypatch.setattr(rows, "COUNTED_MAX", 3)
+        assert outboxed.status()[::2] == (5, 1)
+        (row,) = rows.aside_rows(connection, 10)
+        assert (row.id, row.topic, row.attribute, row.bytes, len(row.reason)) == (2, "orders", "1", 1, 1_000)
+        assert rows.retry(connection, [1, 2, 3]) == 1
+        assert rows.retry(connection, None) == 0
+        assert [row.payload for row in rows.oldest(connection, (), 10, 1_000)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
 def test_without_an_outbox_the_command_is_named(on_postgres: OutboxWorld) -> None:
     on_postgres.world.deciding.execute("DROP TABLE metaq_outbox_relay")
     with pytest.raises(NoOutbox, match=r"metaq_outbox_relay.* does not exist.*; run `metaq outbox init"):
         on_postgres.relay().check()
     with on_postgres.engine.connect() as connection:
-        rows.create(connection)
+        tables.create(connection)
         connection.execute(text("DELETE FROM metaq_outbox_relay"))
         connection.commit()
     with pytest.raises(NoOutbox, match="is empty"):
@@ -378,12 +431,12 @@ def test_without_an_outbox_the_command_is_named(on_postgres: OutboxWorld) -> Non
 
 def test_an_outbox_is_made_by_several_at_once(on_postgres: OutboxWorld) -> None:
     """Make the tables as services do that begin together."""
-    for table in ("metaq_outbox", "metaq_outbox_relay"):
+    for table in TABLES:
         on_postgres.world.deciding.execute(f"DROP TABLE {table}")
 
     def make(_: int) -> None:
         with on_postgres.engine.connect() as connection:
-            rows.create(connection)
+            tables.create(connection)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(make, range(4)))
