@@ -106,7 +106,7 @@ def _assignment(assignment: OffsetAssignment) -> bytes:
     )
 
 
-def _end(end: PartitionEnd) -> bytes:
+def _encode_end(end: PartitionEnd) -> bytes:
     topic = _topic_bytes(end.name)
     return END.pack(end.end, end.name.partition, len(topic)) + topic
 
@@ -190,7 +190,7 @@ def _write_ledger_entry(record: LedgerEntry) -> bytes:
 
 
 def _write_dropped_records(record: DroppedRecords) -> bytes:
-    return END_COUNT.pack(len(record.ends)) + b"".join(map(_end, record.ends)) if record.ends else b""
+    return END_COUNT.pack(len(record.ends)) + b"".join(map(_encode_end, record.ends)) if record.ends else b""
 
 
 ENCODERS: Final[dict[type[Record], tuple[RecordType, Callable[[Any], bytes]]]] = {

@@ -116,7 +116,7 @@ def _commit(state: JournalState, header: RecordHeader, record: Commit) -> Sequen
         raise ValueError("an operator decided to roll it back")
     event = BranchEvent.COMMIT_ONE_PHASE if record.one_phase else BranchEvent.COMMIT_TWO_PHASE
     branch.state = next_state(branch.key, branch.state, event)
-    _end(state, branch, Outcome.COMMITTED, header.time_ms)
+    _end_branch(state, branch, Outcome.COMMITTED, header.time_ms)
     return _publish(state, branch, record.assignments)
 
 
@@ -127,7 +127,7 @@ def _rollback(state: JournalState, header: RecordHeader, record: Rollback) -> Se
     if branch.state is BranchState.PREPARED and reason is not RollbackReason.ASKED:
         raise ValueError(f"a prepared branch is rolled back when it is asked for, not as {reason.name}")
     branch.state = next_state(branch.key, branch.state, BranchEvent.ROLLBACK)
-    _end(state, branch, Outcome.ROLLED_BACK, header.time_ms)
+    _end_branch(state, branch, Outcome.ROLLED_BACK, header.time_ms)
     return []
 
 
@@ -233,7 +233,7 @@ def _reject(state: JournalState, header: RecordHeader, record: Decision | DeadLe
     raise ValueError(f"a {whose}'s record in a broker's journal")
 
 
-def _end(state: JournalState, branch: Branch, outcome: Outcome, time_ms: int) -> None:
+def _end_branch(state: JournalState, branch: Branch, outcome: Outcome, time_ms: int) -> None:
     state.drop(branch)
     if isinstance(branch.key, XaKey):  # a local one concerns its connection only, which got the reply
         state.outcomes.add(FinishedBranch(str(branch.key), outcome, time_ms))

@@ -81,10 +81,10 @@ class BackgroundSync:
                 # The fsync thread ends here: later writes must not be acknowledged.
                 self._fail(StorageFailed(f"the thread that fsyncs stopped: {error!r}"))
                 raise
-            self._end(None)
+            self._settle_sync(None)
 
     def _fail(self, error: StorageFailed) -> None:
-        self._end(error)
+        self._settle_sync(error)
         self._on_failed(error)
 
     def _wait_for_request(self) -> tuple[StorageFile, Lsn] | None:
@@ -96,7 +96,7 @@ class BackgroundSync:
             self._is_syncing = True
             return wanted
 
-    def _end(self, failure: StorageFailed | None) -> None:
+    def _settle_sync(self, failure: StorageFailed | None) -> None:
         with self._lock:
             self._is_syncing = False
             self._failure = failure

@@ -140,7 +140,7 @@ class Broker:
         """Serve until told to stop; return the change to make before the next opening, None to end."""
         role, config = self._role, self._role.config
         ending: Ending = loop.create_future()
-        self._ending, end = ending, partial(self._end, ending)
+        self._ending, end = ending, partial(self._end_serving, ending)
         self._stop_now.clear()  # of an opening that ended twice
 
         def membership_ended(error: Exception) -> None:  # on the membership thread
@@ -213,7 +213,7 @@ class Broker:
 
     # -- ending -----------------------------------------------------------------------------------------------
 
-    def _end(self, ending: Ending, why: RoleChange | Exception | None) -> None:
+    def _end_serving(self, ending: Ending, why: RoleChange | Exception | None) -> None:
         """End `serve`, with an error or without. Only the first call counts; a second one hurries it."""
         if ending.done():
             self._stop_now.set()
@@ -226,7 +226,7 @@ class Broker:
         notify(STOPPING)
         self._is_stop_requested = True
         if self._ending is not None:
-            self._end(self._ending, None)
+            self._end_serving(self._ending, None)
         if self._membership is not None:
             self._membership.cancel()
 

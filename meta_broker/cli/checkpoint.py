@@ -56,7 +56,7 @@ def checkpoint(directory: str | None, brokers: tuple[str, ...], zk: str, as_json
     rows, refused = [], False
     for name, url in targets(brokers, zk):
         try:
-            rows.append(_row(name, _ask(known_url(url))))
+            rows.append(_row(name, _take_checkpoint(known_url(url))))
         except MetaError as error:
             refused = True
             tell(f"error: broker {name}: {' '.join(str(error).split())}")
@@ -66,7 +66,7 @@ def checkpoint(directory: str | None, brokers: tuple[str, ...], zk: str, as_json
         sys.exit(SOME_REFUSED)
 
 
-def _ask(url: BrokerUrl) -> CheckpointTaken:
+def _take_checkpoint(url: BrokerUrl) -> CheckpointTaken:
     """Request a checkpoint. Raises MetaError."""
     with contextlib.closing(Connection.open(url, CONNECT_TIMEOUT_S, security())) as connection:
         if EXTENSION not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:

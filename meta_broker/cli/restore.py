@@ -150,10 +150,10 @@ def restore_command(
         if session is not None:
             leave_in_sync(session, manifest.broker_id, restored.epoch)
     audit_offline(directory, "restore", backup=backup, broker=manifest.broker_id, epoch=restored.epoch)
-    _tell(directory, manifest, restored)
+    _print_restored(directory, manifest, restored)
 
 
-def _tell(directory: Path, manifest: Manifest, restored: Restored) -> None:
+def _print_restored(directory: Path, manifest: Manifest, restored: Restored) -> None:
     click.echo(
         f"restored {directory} broker={manifest.broker_id} epoch={restored.epoch} in_doubt={restored.in_doubt}",
         err=True,

@@ -40,7 +40,7 @@ def selftest(directory: Path, seconds: float, as_json: bool) -> None:
     metaq selftest /var/lib/metaq
     """
     clock = WallClock()
-    disk = measure_disk(directory, seconds, _tell)
+    disk = measure_disk(directory, seconds, _print_step)
     machine = read_machine(clock)
     findings, rates = judge(disk, machine), expect(disk)
     if as_json:
@@ -56,7 +56,7 @@ def selftest(directory: Path, seconds: float, as_json: bool) -> None:
         sys.exit(UNFIT)
 
 
-def _tell(step: str) -> None:
+def _print_step(step: str) -> None:
     if sys.stderr.isatty():
         click.echo(f"testing: {step}", err=True)
 

@@ -32,7 +32,7 @@ class FormerSession:
     def begin_ending(self) -> None:
         """Begin to end it. Returns at once; idempotent."""
         if self._ending is None:
-            self._ending = threading.Thread(target=self._end, name="former-session", daemon=True)
+            self._ending = threading.Thread(target=self._end_saved, name="former-session", daemon=True)
             self._ending.start()
 
     def end_session(self) -> None:
@@ -52,7 +52,7 @@ class FormerSession:
         """Delete what was saved: the session is over."""
         self._file.remove()
 
-    def _end(self) -> None:
+    def _end_saved(self) -> None:
         if (former := self._file.read()) is not None:
             try:
                 was_alive = end_session(self._connect, former, security=self._security)

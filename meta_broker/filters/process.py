@@ -40,7 +40,7 @@ class FilterProcess:
         try:
             if (process := self._process) is None:
                 process = await asyncio.wait_for(self._start(), START_S)
-            return await asyncio.wait_for(self._ask(process, group, chunk), self._seconds_max)
+            return await asyncio.wait_for(self._judge(process, group, chunk), self._seconds_max)
         except TimeoutError:
             await self._give_up(f"took longer than filter_seconds_max {self._seconds_max:g}: mend or remove it")
         except (asyncio.IncompleteReadError, OSError):
@@ -63,7 +63,7 @@ class FilterProcess:
         log.info("filter started name=%s pid=%d", self._name, process.pid)
         return process
 
-    async def _ask(self, process: Process, group: str, chunk: bytes) -> list[FrameVerdict]:
+    async def _judge(self, process: Process, group: str, chunk: bytes) -> list[FrameVerdict]:
         assert process.stdin is not None
         assert process.stdout is not None
         name = group.encode()

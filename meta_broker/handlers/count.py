@@ -42,10 +42,10 @@ class CountHandler:
         if index is None:
             if not self._context.topics.offers(*name):
                 return unknown_partition(count)
-            return _answer(count, Counted(0, 0, 0, 0))
+            return _encode_counted(count, Counted(0, 0, 0, 0))
         offset = min(max(count.offset, self._reading.start_of(name, index)), index.end)
         if (found := self._reading.index_at(name, index, offset)) is None:
-            return _answer(count, Counted(offset, offset, index.end, 0))
+            return _encode_counted(count, Counted(offset, offset, index.end, 0))
         messages, next_offset, front = found.count(offset)
         if front is not None:
             if front not in below:
@@ -53,7 +53,7 @@ class CountHandler:
                 read = ColdRead(store.tier or store.journal, [JournalSlice(front.lsn, front.bytes)])
                 raise IndexCold(functools.partial(_count_front, read, front, below))
             messages -= below[front]
-        return _answer(count, Counted(offset, next_offset, index.end, messages))
+        return _encode_counted(count, Counted(offset, next_offset, index.end, messages))
 
 
 def _count_front(read: ColdRead, front: StoredExtent, below: dict[StoredExtent, int]) -> None:
@@ -69,5 +69,5 @@ def _count_front(read: ColdRead, front: StoredExtent, below: dict[StoredExtent, 
     below[front] = messages
 
 
-def _answer(count: Count, counted: Counted) -> bytes:
+def _encode_counted(count: Count, counted: Counted) -> bytes:
     return encode_result(Status.SUCCESS, format_counted(counted), count.opaque)

@@ -46,18 +46,18 @@ class FetchHandler:
                 peer.end_in_flight()
                 self._set_timer()
                 return
-            if fetch.offset == self._end(_name(fetch)):
+            if fetch.offset == self._end_offset(_name(fetch)):
                 self._count(fetch)
                 missed(self._context, fetch)
                 peer.send(encode_result(Status.UNAVAILABLE, reason.encode(), fetch.opaque))
                 return
-        self._answer(fetch, peer)
+        self._reply(fetch, peer)
 
     def complete(self, waiting: WaitingFetch, peer: Peer) -> None:
         """Answer a fetch whose wait is over with what there is."""
-        self._answer(waiting.fetch, peer)
+        self._reply(waiting.fetch, peer)
 
-    def _answer(self, fetch: Fetch, peer: Peer) -> None:
+    def _reply(self, fetch: Fetch, peer: Peer) -> None:
         self._reading.answer(fetch, peer, functools.partial(self._look_up, fetch))
 
     def _look_up(self, fetch: Fetch) -> ReadAnswer:
@@ -101,7 +101,7 @@ class FetchHandler:
         wanted = fetch.offset + min(fetch.bytes_min, fetch.bytes_max, self._context.config.broker.transfer_bytes_max)
         return wanted if wanted > (index.end if index is not None else 0) else None
 
-    def _end(self, name: PartitionName) -> int:
+    def _end_offset(self, name: PartitionName) -> int:
         index = self._context.store.indexes.by_name.get(name)
         return index.end if index is not None else 0
 
@@ -113,7 +113,7 @@ class FetchHandler:
     def release(self, peer: Peer, woken: Iterable[WaitingFetch]) -> list[bytes]:
         """Return empty replies to the waiting fetches of *peer*, whose connection is about to end, and to *woken*."""
         released = [*woken, *self._waiting.pop_of_peer(peer)]
-        return [answer_line(self._context, each.fetch, 0, self._end(each.name)) for each in released]
+        return [answer_line(self._context, each.fetch, 0, self._end_offset(each.name)) for each in released]
 
     def peer_closed(self, peer: Peer) -> None:
         """Discard the waiting fetches of a closed connection."""
@@ -146,7 +146,7 @@ class FetchHandler:
 
     def _published(self, name: PartitionName) -> None:
         """Wake the fetches that wait for new messages of a partition."""
-        _wake(self._waiting.pop_reached(name, self._end(name)))
+        _wake(self._waiting.pop_reached(name, self._end_offset(name)))
 
     def _ring(self) -> None:
         self._timer = None

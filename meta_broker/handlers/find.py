@@ -81,7 +81,7 @@ class FindHandler:
                 find, peer = self._next()
                 began = perf_counter()
                 try:
-                    answer = await self._answer(find)
+                    answer = await self._answer_to(find)
                 except asyncio.CancelledError:
                     self._waiting.setdefault(peer, deque()).appendleft(find)
                     raise
@@ -98,7 +98,7 @@ class FindHandler:
             self._waiting[peer] = finds
         return find, peer
 
-    async def _answer(self, find: Find) -> bytes:
+    async def _answer_to(self, find: Find) -> bytes:
         context = self._context
         name = PartitionName(find.topic, find.partition)
         if context.topics.is_closed(*name):

@@ -41,7 +41,7 @@ class TransactionHandler:
         self._store = context.store.transactions
         self._verbs: Final[dict[Verb, Callable[[TransactionCommand, Peer], None]]] = {
             Verb.BEGIN: self._begin,
-            Verb.END: self._end,
+            Verb.END: self._end_association,
             Verb.PREPARE: self._prepare,
             Verb.COMMIT_ONE_PHASE: self._commit,
             Verb.COMMIT_TWO_PHASE: self._commit,
@@ -67,7 +67,7 @@ class TransactionHandler:
             if local is not None and local.is_over:
                 del peer.local_transactions[request.key]
 
-    def _end(self, request: TransactionCommand, peer: Peer) -> None:
+    def _end_association(self, request: TransactionCommand, peer: Peer) -> None:
         del request
         peer.end_in_flight()  # only the client's association ended
 

@@ -91,7 +91,7 @@ class WriteReplies:
         began, times.began = times.began, 0.0  # as `defer` does, in place: a tenth of a microsecond of each put
         if self._sync is None:
             self._store.publish_when_acknowledged(
-                result.lsn, result.updates, _answer, durations, began, peer.send, prefix + answer
+                result.lsn, result.updates, _send_answer, durations, began, peer.send, prefix + answer
             )
             return
         while self._waiting and self._waiting[0].is_sent:
@@ -106,7 +106,7 @@ class WriteReplies:
 
     def _acknowledged(self, waiting: WaitingReply, durations: Histogram, answer: bytes) -> None:
         if not waiting.is_sent:
-            _answer(durations, waiting.began, waiting.send, answer)
+            _send_answer(durations, waiting.began, waiting.send, answer)
 
     def send_after_all(self, request: WriteRequest, peer: Peer, status: Status, message: bytes = b"") -> None:
         """Answer once everything appended so far is acknowledged.
@@ -128,11 +128,11 @@ class WriteReplies:
                 timeout_s = self._sync.section.timeout_ms / 1000
                 reason = f"{NOT_REPLICATED}: no slave in sync has confirmed it within {timeout_s:g} s"
                 late = _failed(waiting.request, reason, waiting.offset)
-                _answer(self._times.of(waiting.request), waiting.began, waiting.send, late)
+                _send_answer(self._times.of(waiting.request), waiting.began, waiting.send, late)
                 self._sync.mark_late(waiting.lsn)
 
 
-def _answer(durations: Histogram, began: float, send: Callable[[bytes], None], answer: bytes) -> None:
+def _send_answer(durations: Histogram, began: float, send: Callable[[bytes], None], answer: bytes) -> None:
     """Send *answer*, and record how long its request took; 0: it was measured before."""
     if began:
         durations.observe(perf_counter() - began)

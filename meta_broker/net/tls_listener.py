@@ -112,7 +112,7 @@ class TlsListener:
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._opening):
-            self._end(task)
+            self._cancel(task)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_PER_TURN):
@@ -126,7 +126,7 @@ class TlsListener:
                 self._timer = self._loop.call_later(PAUSE_S, self._loop.add_reader, self._socket, self._accept)
                 return
             if len(self._opening) >= HANDSHAKES_MAX:
-                self._end(self._expendable())
+                self._cancel(self._expendable())
             task = self._loop.create_task(self._open(accepted, address[0]))
             self._opening[task] = network_of(address[0])
             task.add_done_callback(lambda task: self._opening.pop(task, None))
@@ -136,7 +136,7 @@ class TlsListener:
         [(crowd, _)] = Counter(self._opening.values()).most_common(1)
         return next(task for task, network in self._opening.items() if network == crowd)
 
-    def _end(self, task: "asyncio.Task[None]") -> None:
+    def _cancel(self, task: "asyncio.Task[None]") -> None:
         del self._opening[task]
         task.cancel()
 

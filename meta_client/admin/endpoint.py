@@ -43,14 +43,14 @@ class AdminEndpoint:
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if not may_ask_as(environ.get("HTTP_HOST"), environ["SERVER_NAME"]):
-            return _answer(start_response, "421 Misdirected Request", OTHER_NAME)
+            return _respond(start_response, "421 Misdirected Request", OTHER_NAME)
         if environ["REQUEST_METHOD"] != "GET":
-            return _answer(start_response, "405 Method Not Allowed", b"GET only\n", ("Allow", "GET"))
+            return _respond(start_response, "405 Method Not Allowed", b"GET only\n", ("Allow", "GET"))
         is_admitted = self._admits(environ.get("HTTP_AUTHORIZATION", ""))
         if path == "/metrics" and not is_admitted:
             log.warning("metrics refused peer=%s reason=no token, or a wrong one", environ.get("REMOTE_ADDR"))
             text = b"this port asks for its token: authorization: {credentials_file: ...}\n"
-            return _answer(start_response, "401 Unauthorized", text, ("WWW-Authenticate", "Bearer"))
+            return _respond(start_response, "401 Unauthorized", text, ("WWW-Authenticate", "Bearer"))
         if path == "/metrics":
             return self._scrape_or_refuse(environ, start_response)
         if (found := self._checks.get(path)) is not None:
@@ -59,12 +59,12 @@ class AdminEndpoint:
             if not is_admitted:
                 health = Health(("ask with the token",) if health.why_not else ())
             status = "503 Service Unavailable" if health.why_not else "200 OK"
-            return _answer(start_response, status, encode_health(name, health), ("Content-Type", "application/json"))
-        return _answer(start_response, "404 Not Found", b"/metrics /health/live /health/ready\n")
+            return _respond(start_response, status, encode_health(name, health), ("Content-Type", "application/json"))
+        return _respond(start_response, "404 Not Found", b"/metrics /health/live /health/ready\n")
 
     def _scrape_or_refuse(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         if not self._waiting.acquire(blocking=False):
-            return _answer(start_response, "503 Service Unavailable", b"too many scrapes wait already\n")
+            return _respond(start_response, "503 Service Unavailable", b"too many scrapes wait already\n")
         try:
             return self._scrape(environ, start_response)
         finally:
@@ -72,19 +72,19 @@ class AdminEndpoint:
 
     def _scrape(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         if not self._scraping.acquire(timeout=SCRAPE_S_MAX):
-            return _answer(start_response, "503 Service Unavailable", b"another scrape has not ended\n")
+            return _respond(start_response, "503 Service Unavailable", b"another scrape has not ended\n")
         try:
             # prometheus_client's parser of the header stumbles over versions that are no numbers.
             accepted = f"{OPEN_METRICS}; version=1.0.0" if OPEN_METRICS in environ.get("HTTP_ACCEPT", "") else ""
             return self._metrics(environ | {"HTTP_ACCEPT": accepted}, start_response)
         except Exception:  # a bug, or a broker that stops meanwhile
             log.exception("scrape failed")
-            return _answer(start_response, "500 Internal Server Error", b"see the log\n")
+            return _respond(start_response, "500 Internal Server Error", b"see the log\n")
         finally:
             self._scraping.release()
 
 
-def _answer(
+def _respond(
     start_response: "StartResponse", status: str, body: bytes, header: tuple[str, str] = ("Content-Type", "text/plain")
 ) -> Iterable[bytes]:
     start_response(status, [header, ("Content-Length", str(len(body))), ("Cache-Control", "no-store")])

@@ -106,7 +106,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             if len(self._open) >= CONNECTIONS_MAX:
-                self._end(next(iter(self._open)))
+                self._close_request(next(iter(self._open)))
             is_full = self._running >= THREADS_MAX
             if not is_full:
                 self._running += 1
@@ -146,14 +146,14 @@ class _Server(ThreadingMixIn, WSGIServer):
         now = time.monotonic()
         with self._lock:
             for request in [request for request, until in self._open.items() if until <= now]:
-                self._end(request)
+                self._close_request(request)
 
     def end_all(self) -> None:
         with self._lock:
             for request in list(self._open):
-                self._end(request)
+                self._close_request(request)
 
-    def _end(self, request: socket.socket) -> None:
+    def _close_request(self, request: socket.socket) -> None:
         """End a connection: its thread finds it closed. Under the lock."""
         del self._open[request]
         with contextlib.suppress(OSError):

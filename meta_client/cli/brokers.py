@@ -50,7 +50,7 @@ def brokers(zk: str, as_json: bool) -> None:
         rows: list[dict[str, object]] = []
         for broker_id in sorted(entries.keys() | known_broker_ids(client.session)):
             entry, node = entries.get(broker_id, BrokerEntry()), replication_node(client, broker_id)
-            rows += rows_of(broker_id, entry, _ask(client, broker_id, entry), node)
+            rows += rows_of(broker_id, entry, _replication_of(client, broker_id, entry), node)
             if entry.master is None:
                 tell(f"error: {absence(broker_id, entry, node)}")
         print_rows(COLUMNS, rows, as_json=as_json, empty="no broker is registered")
@@ -62,13 +62,13 @@ def _print_direct(client: Client, *, as_json: bool) -> None:
     """Print what the named masters say; ZooKeeper's part is unknown."""
     rows: list[dict[str, object]] = []
     for broker_id, entry in sorted(brokers_of(client).items()):
-        rows += rows_of(broker_id, entry, _ask(client, broker_id, entry), None)
+        rows += rows_of(broker_id, entry, _replication_of(client, broker_id, entry), None)
     print_rows(COLUMNS, rows, as_json=as_json, empty="no broker answers")
     if any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):
         click.get_current_context().exit(NOT_SERVED)
 
 
-def _ask(client: Client, broker_id: int, entry: BrokerEntry) -> ReplicationReport | None:
+def _replication_of(client: Client, broker_id: int, entry: BrokerEntry) -> ReplicationReport | None:
     if entry.master is None:
         return None
     try:

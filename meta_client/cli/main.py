@@ -104,10 +104,10 @@ class Commands(click.Group):
         except BrokenPipeError as error:
             raise ReaderGone from error
         except OSError as error:
-            raise Failure(_told(error)) from error
+            raise Failure(_text_of(error)) from error
 
 
-def _told(error: OSError) -> str:
+def _text_of(error: OSError) -> str:
     return f"{error.filename or 'the operating system'}: {error.strerror or error}"
 
 
@@ -168,7 +168,7 @@ def _drop_unwritten() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _tell(error: str) -> None:
+def _print_error(error: str) -> None:
     """Print *error*; where nobody can read it, the exit status alone tells."""
     with contextlib.suppress(OSError):
         tell(f"error: {error}")
@@ -184,15 +184,15 @@ def _run(ended_by: list[int]) -> None:
         sys.exit(INTERRUPTED)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "metaq"
-        _tell(f"{error.format_message().rstrip('.')}: see `{command} --help`")
+        _print_error(f"{error.format_message().rstrip('.')}: see `{command} --help`")
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        _tell(error.format_message())
+        _print_error(error.format_message())
         sys.exit(ended_by[0] if ended_by else error.exit_code)
     except (BrokenPipeError, ReaderGone):
         sys.exit(0)
     except OSError as error:  # of --help and --version, which no command runs
-        _tell(_told(error))
+        _print_error(_text_of(error))
         sys.exit(Failure.exit_code)
     except Exception:  # of metaq's own making: not 1, which is an answer
         if ended_by:

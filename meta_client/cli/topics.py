@@ -105,7 +105,7 @@ def create(name: str, brokers: tuple[str, ...], zk: str, as_json: bool, **settin
 
     A topic that was deleted goes on at the offsets where it ended: consumers with stored offsets lose nothing.
     """
-    _tell(TopicVerb.CREATE, name, _words(settings), brokers, zk, as_json)
+    _send_to_all(TopicVerb.CREATE, name, _words(settings), brokers, zk, as_json)
 
 
 @topics.command()
@@ -117,7 +117,7 @@ def alter(name: str, brokers: tuple[str, ...], zk: str, as_json: bool, **setting
 
     Genuine 1.4 consumers can't read compressed messages, and metaq's need `pip install 'metaq-broker[compression]'`.
     """
-    _tell(TopicVerb.ALTER, name, _words(settings), brokers, zk, as_json)
+    _send_to_all(TopicVerb.ALTER, name, _words(settings), brokers, zk, as_json)
 
 
 @topics.command()
@@ -129,7 +129,7 @@ def close(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json
 
     What is prepared there can still commit. Closed partitions stay closed through restarts and reloads.
     """
-    _tell(TopicVerb.CLOSE, name, [("partitions", partitions)], brokers, zk, as_json)
+    _send_to_all(TopicVerb.CLOSE, name, [("partitions", partitions)], brokers, zk, as_json)
 
 
 @topics.command(name="open")
@@ -138,7 +138,7 @@ def close(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json
 @where_options
 def open_(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
     """Open PARTITIONS (all, unless given) of topic NAME again."""
-    _tell(TopicVerb.OPEN, name, [("partitions", partitions)], brokers, zk, as_json)
+    _send_to_all(TopicVerb.OPEN, name, [("partitions", partitions)], brokers, zk, as_json)
 
 
 @topics.command()
@@ -146,7 +146,7 @@ def open_(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json
 @where_options
 def show(name: str, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
     """Show what topic NAME is on each broker: settings, compression, closed partitions."""
-    _tell(TopicVerb.SHOW, name, [], brokers, zk, as_json)
+    _send_to_all(TopicVerb.SHOW, name, [], brokers, zk, as_json)
 
 
 @topics.command()
@@ -161,17 +161,19 @@ def delete(name: str, yes: bool, brokers: tuple[str, ...], zk: str, as_json: boo
     if not yes:
         where = ", ".join(f"broker {broker}" for broker in brokers) or "every broker"
         confirm(f"delete topic {name} and all its messages on {where}?")
-    _tell(TopicVerb.DELETE, name, [], brokers, zk, as_json)
+    _send_to_all(TopicVerb.DELETE, name, [], brokers, zk, as_json)
 
 
-def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
+def _send_to_all(
+    verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, ...], zk: str, as_json: bool
+) -> None:
     """Send the command to every selected broker, show the topic's new state there, and name brokers that refused."""
     rows: list[dict[str, object]] = []
     refused = False
     for name, url in targets(brokers, zk):
         command = TopicCommand(verb, topic, tuple(settings), next_opaque())
         try:
-            rows.append(_row(name, topic, _ask(known_url(url), command)))
+            rows.append(_row(name, topic, _send_command(known_url(url), command)))
         except MetaError as error:
             refused = True
             tell(f"error: broker {name}: {' '.join(str(error).split())}")
@@ -182,7 +184,7 @@ def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, .
         sys.exit(SOME_REFUSED)
 
 
-def _ask(url: BrokerUrl, command: TopicCommand) -> str:
+def _send_command(url: BrokerUrl, command: TopicCommand) -> str:
     """Return the broker's new state of the topic. Raises MetaError."""
     with contextlib.closing(Connection.open(url, CONNECT_TIMEOUT_S, security())) as connection:
         if EXTENSION not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:

@@ -41,7 +41,7 @@ async def read_cluster(client: Client, reads: Reads) -> ShownCluster | Unknown:
 
 async def ask_broker(client: Client, reads: Reads, url: BrokerUrl) -> Told | Unknown:
     """Ask one broker process for its stats."""
-    return await reads.call(("stats", url), lambda: _ask(client, url))
+    return await reads.call(("stats", url), lambda: _stats_of(client, url))
 
 
 def _registered(client: Client) -> ShownCluster:
@@ -55,7 +55,7 @@ def _registered(client: Client) -> ShownCluster:
     return ShownCluster(tuple(views), malformed, max(len(ids) - BROKERS_MAX, 0))
 
 
-def _ask(client: Client, url: BrokerUrl) -> Told:
+def _stats_of(client: Client, url: BrokerUrl) -> Told:
     deadline = Deadline(LIMIT_S)
     connection = client.connections.get(url, LIMIT_S, patient=False)
     replies = [connection.submit(Stats(item, next_opaque())) for item in ITEMS]

@@ -37,7 +37,7 @@ async def read_branch_page(asked: Asked) -> Values:
     values: Values = {"broker_id": broker_id, "key": key, "found": found, "age_s": asked.settings.age_s}
     values |= {"history": [], "remedy": [], "unreadable": ""}
     if isinstance(found, BranchFacts):
-        values |= _told(found) | {"actions": actions_on(found), "names": ACTIONS}
+        values |= _history(found) | {"actions": actions_on(found), "names": ACTIONS}
         values["entry"] = _ledger_entry(found)
     return values
 
@@ -64,7 +64,7 @@ def branch_of(asked: Asked) -> tuple[int, XaKey]:
     return int(broker), key
 
 
-def _told(found: BranchFacts) -> Values:
+def _history(found: BranchFacts) -> Values:
     """Return history and commands; a broker's report that lacks fields costs these."""
     if found.report is None:
         return {}

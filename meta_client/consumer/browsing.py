@@ -46,7 +46,7 @@ def browse(
         raise NothingToRead(f"read {topic}: no broker offers this topic: see `metaq topics`")
     for partition in sorted(partitions):
         url = plan_routes(read_brokers(session)).get(partition.broker_id)
-        if (end := _end(connections, topic, partition, url)) is None:
+        if (end := _end_offset(connections, topic, partition, url)) is None:
             continue
         request = FetchRequest(topic, partition, 0, FETCH_BYTES, BACKOFF_S)
         yield from read_to_end(connections, request, url, GROUP, end, sleep)
@@ -94,7 +94,7 @@ def _fetch(connections: Transports, request: FetchRequest, url: BrokerUrl, group
     return checked_value(connection.submit(get).wait(FETCH_TIMEOUT_S), what).body
 
 
-def _end(connections: Transports, topic: str, partition: Partition, url: BrokerUrl | None) -> int | None:
+def _end_offset(connections: Transports, topic: str, partition: Partition, url: BrokerUrl | None) -> int | None:
     """Return the end offset of the partition; None if it has never had a message."""
     query = OffsetQuery(topic, GROUP, partition.number, OFFSET_END, next_opaque())
     connection = connections.get(_checked(topic, partition, url), CONNECT_TIMEOUT_S)

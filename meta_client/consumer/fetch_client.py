@@ -84,7 +84,7 @@ class FetchClient:
         """End the long polls without an answer."""
         for request in self._assignments.held().values():
             if (poll := request.poll) is not None and poll.is_overdue(self._timeout_s):
-                self._end(request, poll, None)
+                self._poll_ended(request, poll, None)
 
     def offset_of(self, request: FetchedPartition, position: Position) -> int:
         """Return the offset of *position* in a partition. Raises MetaError.
@@ -114,7 +114,7 @@ class FetchClient:
         route = request.route if poll is not None and request.route is not None else self._choose(request)
         try:
             if poll is not None:
-                return self._answer(request, poll.data(what), is_early=poll.is_early)
+                return self._reply_to(request, poll.data(what), is_early=poll.is_early)
             return self._send(request, route, what)
         except Moved as moved:
             self._failed(request, route)
@@ -169,7 +169,7 @@ class FetchClient:
             self._poll(request, connection, outgoing)
             return None
         outgoing = Fetch(*target, request.ask_for(), 1, 0, next_opaque(), epoch)
-        return self._answer(request, checked_data(connection.submit(outgoing).wait(timeout_s), what))
+        return self._reply_to(request, checked_data(connection.submit(outgoing).wait(timeout_s), what))
 
     def _poll(self, request: FetchedPartition, connection: Transport, outgoing: Fetch) -> None:
         """Begin a long poll; the request is no longer the caller's."""
@@ -179,18 +179,18 @@ class FetchClient:
             self._on_queued(request)
             return
         try:
-            connection.submit(outgoing, partial(self._end, request, poll))
+            connection.submit(outgoing, partial(self._poll_ended, request, poll))
         except Exception as error:  # the next round raises it
-            self._end(request, poll, error)
+            self._poll_ended(request, poll, error)
         if request.poll is not poll:  # withdrawn before it was sent
             poll.abandon()
 
-    def _end(self, request: FetchedPartition, poll: LongPoll, outcome: PendingReply | Exception | None) -> None:
+    def _poll_ended(self, request: FetchedPartition, poll: LongPoll, outcome: PendingReply | Exception | None) -> None:
         if self._assignments.end_poll(request, poll, outcome):
             if outcome is None:
                 poll.abandon()
             self._on_queued(request)
 
-    def _answer(self, request: FetchedPartition, data: Data, *, is_early: bool = False) -> FetchReply:
+    def _reply_to(self, request: FetchedPartition, data: Data, *, is_early: bool = False) -> FetchReply:
         request.suggested = suggested_slave(data.read_from)
         return FetchReply(data.body, data.log_end, is_early)

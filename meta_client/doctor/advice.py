@@ -47,7 +47,7 @@ def advice_on(case: Case, side: Side, again: str) -> Advice:
         case Verdict.BY_HAND:
             return _by_hand(case, side)
         case Verdict.ASK:
-            return _ask(case, side)
+            return _ask_owner(case, side)
     return _unknown(case, side, again)
 
 
@@ -71,7 +71,7 @@ def _mend(case: Case, side: Side) -> Advice:
         reason = f"{case.decision.by} says {wanted}, and its database did not commit, so that this must not alone"
     if said is BranchAnswer.PREPARED:
         verbs = ("rollback",) if side.verdict is Verdict.MIXED else ("commit", "rollback")
-        commands = [*_end(side, *verbs), *commands]
+        commands = [*_end_commands(side, *verbs), *commands]
     return Advice(reason, tuple(commands), MEND)
 
 
@@ -82,11 +82,11 @@ def _by_hand(case: Case, side: Side) -> Advice:
     return Advice(reason, tuple(_forget(side)), "a coordinator that asks later is told that there is no such branch")
 
 
-def _ask(case: Case, side: Side) -> Advice:
+def _ask_owner(case: Case, side: Side) -> Advice:
     others = _elsewhere(case, side)
     if case.owner is Owner.FOREIGN:
         reason = f"a transaction manager other than metaq's began it, which alone knows{others}"
-        return Advice(reason, tuple(_end(side, "commit", "rollback")), PUBLISHES)
+        return Advice(reason, tuple(_end_commands(side, "commit", "rollback")), PUBLISHES)
     if case.owner is Owner.BATCH:
         batch = BatchName.of(case.xid)
         assert batch is not None
@@ -97,7 +97,7 @@ def _ask(case: Case, side: Side) -> Advice:
             )
         risk = "a program that is at work fails at its end, with a part of its rows in the topics"
         reason = f"{case.decision.by}: {ends}"
-        return Advice(reason, tuple(_end(side, "rollback")), risk)
+        return Advice(reason, tuple(_end_commands(side, "rollback")), risk)
     if case.decision.said is OwnerAnswer.OPEN:
         reason = f"{case.decision.by}, yet this has been prepared for long: look why"
         if case.owner is Owner.LOG:
@@ -105,7 +105,9 @@ def _ask(case: Case, side: Side) -> Advice:
         return Advice(f"{reason}; end that session, then look again", tuple(_end_session(case.decision)))
     reason = f"{case.decision.by} has no decision, and no coordinator holds it: presumed abort{others}"
     risk = "if that log is an old backup, or not the only one, it may have been decided to commit: both would differ"
-    return Advice(f"{reason}. Its service rolls it back when it starts again", tuple(_end(side, "rollback")), risk)
+    return Advice(
+        f"{reason}. Its service rolls it back when it starts again", tuple(_end_commands(side, "rollback")), risk
+    )
 
 
 def _unknown(case: Case, side: Side, again: str) -> Advice:
@@ -116,12 +118,12 @@ def _unknown(case: Case, side: Side, again: str) -> Advice:
             f"{case.decision.by} says commit, the database first, which can't be asked", (f"{again} --apply",)
         )
     if case.decision.table is not None and case.decision.table.restored is not None:
-        return Advice(case.decision.by, tuple(_end(side, "commit", "rollback")), PUBLISHES)
+        return Advice(case.decision.by, tuple(_end_commands(side, "commit", "rollback")), PUBLISHES)
     if case.owner is Owner.BATCH:
-        return Advice(case.decision.by, (again, *_end(side, "commit", "rollback")), PUBLISHES)
+        return Advice(case.decision.by, (again, *_end_commands(side, "commit", "rollback")), PUBLISHES)
     option = "--database URL" if case.owner is Owner.TABLE else "--decisions DIR"
     reason = _nobody(case)
-    ends = tuple(_end(side, "commit", "rollback"))
+    ends = tuple(_end_commands(side, "commit", "rollback"))
     return Advice(reason, (f"{again} {option}", *ends), f"if what decides is gone for good: {PUBLISHES}")
 
 
@@ -137,7 +139,7 @@ def _elsewhere(case: Case, side: Side) -> str:
     return f"; {', '.join(others)}" if others else "; no other branch of it was found"
 
 
-def _end(side: Side, *verbs: str) -> Iterator[str]:
+def _end_commands(side: Side, *verbs: str) -> Iterator[str]:
     for verb in verbs:
         if side.at is not None:
             broker_id, key = side.at

@@ -61,7 +61,7 @@ def apply(case: Case, verbs: Callable[[str], XaVerbs]) -> Iterator[Applied]:
             yield Applied(side, f"left alone: {failure}", is_over=False)
             continue
         try:
-            yield Applied(side, _end(case, side, outcome, verbs), is_over=True)
+            yield Applied(side, _carry_out(case, side, outcome, verbs), is_over=True)
         except CoordinatorError as error:
             yield Applied(side, f"not ended: {error}", is_over=False)
             if side.at is None:  # messages must appear after their rows
@@ -106,7 +106,7 @@ def _open(case: Case) -> DecisionTable:
     return table
 
 
-def _end(case: Case, side: Side, outcome: OwnerAnswer, verbs: Callable[[str], XaVerbs]) -> str:
+def _carry_out(case: Case, side: Side, outcome: OwnerAnswer, verbs: Callable[[str], XaVerbs]) -> str:
     """Carry out the decision. Raises CoordinatorError."""
     if side.at is None:
         return _commit_prepared(case, side)

@@ -149,7 +149,7 @@ def _prepared(found: Evidence) -> Iterator[tuple[DatabaseEvidence, PreparedXact]
 
 
 def _case(one: _Gathered, found: Evidence, now_ms: int, age_s: float) -> Case:
-    answers = {at: _answer(at, report, found) for at, report in one.at_brokers.items()}
+    answers = {at: _answer_at(at, report, found) for at, report in one.at_brokers.items()}
     ages = [
         _age(at, one.at_brokers[at], found, now_ms)
         for at, answer in answers.items()
@@ -180,7 +180,7 @@ def _case(one: _Gathered, found: Evidence, now_ms: int, age_s: float) -> Case:
     return Case(one.owner, one.owner_name, one.xid, decision, age, tuple(sides))
 
 
-def _answer(at: BranchAt, report: Report | None, found: Evidence) -> Answer:
+def _answer_at(at: BranchAt, report: Report | None, found: Evidence) -> Answer:
     if (asked := found.brokers.asked.get(at)) is not None:  # later than the list
         return asked
     if report is not None:

@@ -87,8 +87,8 @@ def collect_evidence(said: DatabaseEvidence, gtrids: Sequence[str]) -> DatabaseE
         rows = _in_flight(said.url, gtrids)
         with closing(connect(said.url)) as connection:
             connection.encoding = _EVERY_BYTE
-            _ask(connection, _OWN)
-            ((database, version, server, user),) = _ask(connection, _HERE)
+            _rows_of(connection, _OWN)
+            ((database, version, server, user),) = _rows_of(connection, _HERE)
             said = replace(said, database=_text(database), server=_text(server), client=_client(said.url))
             return _with_open(said, connection, rows, _text(user), is_mariadb="MariaDB" in version)
     except pymysql.Error as error:
@@ -112,9 +112,9 @@ def _with_open(
 ) -> DatabaseEvidence:
     """Add open and prepared transactions; those that the user may not see are unknown."""
     try:
-        opened = [_open(*row) for row in _ask(connection, _OPEN)]
-        waits = _ask(connection, _WAITS[is_mariadb])
-        history = _ask(connection, _HISTORY)
+        opened = [_open(*row) for row in _rows_of(connection, _OPEN)]
+        waits = _rows_of(connection, _WAITS[is_mariadb])
+        history = _rows_of(connection, _HISTORY)
     except _Refused as error:
         more = "" if is_mariadb else " and GRANT SELECT ON performance_schema.*"
         unknown = f"unknown: {error} (GRANT PROCESS ON *.*{more} TO {user})"
@@ -143,7 +143,7 @@ def _with_prepared(
 ) -> DatabaseEvidence:
     """Add the answer to XA RECOVER. *locks_of* returns locks and waiting sessions of each of so many transactions."""
     try:
-        rows = _ask(connection, "XA RECOVER")
+        rows = _rows_of(connection, "XA RECOVER")
     except _Refused as error:
         return replace(said, gaps={"XA RECOVER": str(error)})
     locks, waiting = locks_of(len(rows))
@@ -202,7 +202,7 @@ def _text(value: object) -> str:
     return str(value).encode(_EVERY_BYTE, "replace").decode(errors="replace")
 
 
-def _ask(connection: Any, query: str) -> Sequence[Sequence[Any]]:
+def _rows_of(connection: Any, query: str) -> Sequence[Sequence[Any]]:
     """Return the rows. Raises _Refused, and pymysql.Error for a lost connection."""
     try:
         return DRIVER.query(connection, query)

@@ -69,13 +69,13 @@ class AllowedCodecs:
                 return answer.codecs
             answer.asked_at = now  # other threads use the cached answer meanwhile
         try:
-            self._ask(topic, url, answer, wait=is_new)
+            self._refresh(topic, url, answer, wait=is_new)
         except MetaError as error:
             answer.codecs = frozenset()
             _log.info("compression not known, sending without topic=%s broker=%s error=%s", topic, url, error)
         return answer.codecs
 
-    def _ask(self, topic: str, url: BrokerUrl, answer: _Answer, *, wait: bool) -> None:
+    def _refresh(self, topic: str, url: BrokerUrl, answer: _Answer, *, wait: bool) -> None:
         connection = self._connections.get(url, ANSWER_TIMEOUT_S, patient=False)
         if EXTENSION not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
             answer.codecs = frozenset()

@@ -117,7 +117,7 @@ class DirectTopology:
         urls: dict[int, BrokerUrl] = {}
         for url, broker_id in self._ids.items():
             try:
-                counts[broker_id] = _partitions(self._ask(url, topic, deadline))
+                counts[broker_id] = _partitions(self._request_stats(url, topic, deadline))
                 urls[broker_id] = url
             except MetaError as error:
                 failures.append(f"broker {broker_id}: {error}")
@@ -141,7 +141,7 @@ class DirectTopology:
             if url in self._ids:
                 continue
             try:
-                broker_id = _broker_id(self._ask(url, "", deadline))
+                broker_id = _broker_id(self._request_stats(url, "", deadline))
             except MetaError as error:
                 failures.append(f"broker at {url}: {error}")
                 continue
@@ -150,7 +150,7 @@ class DirectTopology:
             self._ids[url] = broker_id
         return failures
 
-    def _ask(self, url: BrokerUrl, item: str, deadline: Deadline) -> dict[str, str]:
+    def _request_stats(self, url: BrokerUrl, item: str, deadline: Deadline) -> dict[str, str]:
         timeout_s = min(deadline.remaining_s(), ASK_S)
         connection = self._connections.get(url, timeout_s, patient=False)
         text = wait_result(connection.submit(Stats(item, next_opaque())), timeout_s, f"stats of {url}").text

@@ -108,11 +108,11 @@ class OnlineBranches:
         return reports
 
     def show(self, key: XaKey, broker_id: int) -> Report:
-        return self._ask(_command(BranchVerb.SHOW, key), broker_id)
+        return self._call(_command(BranchVerb.SHOW, key), broker_id)
 
     def end_heuristically(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
         verb = BranchVerb(decision.name.lower())
-        return self._ask(BranchCommand(verb, key, who, why, next_opaque()), broker_id)
+        return self._call(BranchCommand(verb, key, who, why, next_opaque()), broker_id)
 
     def forget(self, key: XaKey, broker_id: int) -> None:
         # Its qualifier stands in the key: beside it, one of control characters or digits has no form on the wire.
@@ -134,7 +134,7 @@ class OnlineBranches:
                 self.failures[broker_id] = str(error)
         return found
 
-    def _ask(self, command: BranchCommand, broker_id: int) -> Report:
+    def _call(self, command: BranchCommand, broker_id: int) -> Report:
         connection = self._connect(broker_id)
         if BRANCH not in connection.capabilities(REQUEST_TIMEOUT_S).extensions:
             raise NotSupported(

@@ -257,10 +257,10 @@ class PutTimes:
         asked."""
         broker_id = message.partition.broker_id
         if (is_metaq := self._is_metaq.get(broker_id)) is None:
-            is_metaq = self._is_metaq[broker_id] = self._ask(broker_id)
+            is_metaq = self._is_metaq[broker_id] = self._speaks_metaq(broker_id)
         return time_ms_of(message.message_id) if is_metaq else None
 
-    def _ask(self, broker_id: int) -> bool:
+    def _speaks_metaq(self, broker_id: int) -> bool:
         url = plan_routes(brokers_of(self._client)).get(broker_id)
         if url is None:
             return False

@@ -18,7 +18,7 @@ class Progress:
         self._done = done
         self._unit = unit
         self._total = total
-        self._started = self._told = time.monotonic()
+        self._started = self._printed_at = time.monotonic()
         self.count = 0
         self._bar: Any = None  # rich's, imported after a second
         self._is_terminal = sys.stderr.isatty() and not (is_shared and sys.stdout.isatty())
@@ -35,9 +35,9 @@ class Progress:
     def at(self, count: int) -> None:
         """Set the count."""
         self.count = count
-        if (now := time.monotonic()) - self._told < (0.1 if self._bar is not None else TELL_EVERY_S):
+        if (now := time.monotonic()) - self._printed_at < (0.1 if self._bar is not None else TELL_EVERY_S):
             return
-        self._told = now
+        self._printed_at = now
         if self._is_terminal:
             self._show_bar()
             return

@@ -83,7 +83,7 @@ def search_partition(
             )
         else:
             click.echo(f"warning: {url} can't search: {what} is read here, message by message", err=True)
-            searched = _told(read_from(client, topic, partition, url, start), progress.at)
+            searched = _reported(read_from(client, topic, partition, url, start), progress.at)
         left = matches_max
         for message in searched:
             if wanted.agrees(message):
@@ -93,7 +93,7 @@ def search_partition(
                 return
 
 
-def _told(messages: Iterator[ReceivedMessage], tell: Callable[[int], None]) -> Iterator[ReceivedMessage]:
+def _reported(messages: Iterator[ReceivedMessage], tell: Callable[[int], None]) -> Iterator[ReceivedMessage]:
     for message in messages:
         tell(message.offset)
         yield message
@@ -113,7 +113,7 @@ def _search_there(
     """Yield the broker's matches, each read at its offset. May request more than is consumed."""
     while True:
         request = Find(topic, partition.number, offset, min(matches_max, FIND_MATCHES_MAX), wanted, next_opaque())
-        found = _ask(connection, request, partition)
+        found = _find(connection, request, partition)
         for place in found.matches:
             message = next(read_from(client, topic, partition, url, place.offset, place.bytes), None)
             if message is not None and message.offset == place.offset:  # else it was deleted in between
@@ -125,6 +125,6 @@ def _search_there(
         progress.at(offset)
 
 
-def _ask(connection: Transport, request: Find, partition: Partition) -> Found:
+def _find(connection: Transport, request: Find, partition: Partition) -> Found:
     what = f"find in {request.topic}/{partition} from {request.offset} on"
     return parse_found(wait_result(connection.submit(request), ANSWER_TIMEOUT_S, what).message)

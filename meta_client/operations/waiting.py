@@ -21,7 +21,7 @@ class Waiting:
         self._topic = topic
         self._zookeeper = zookeeper
         self._group = group
-        self._told: str | None = None
+        self._shown: str | None = None
         self._idle_since: float | None = None  # the topic is offered, and we own none of it
 
     def poll(self, client: Client) -> None:
@@ -29,7 +29,7 @@ class Waiting:
         try:
             offered = partitions_of(client, self._topic)
         except ZooKeeperUnavailable as error:
-            self._tell(f"waiting: {' '.join(str(error).split())}")
+            self._print_change(f"waiting: {' '.join(str(error).split())}")
         else:
             owned = set(offered) if self._group is None else read_owned(client.session, self._group, self._topic)
             self.update(is_offered=bool(offered), is_free=not owned.issuperset(offered))
@@ -39,24 +39,26 @@ class Waiting:
         *is_free*: nobody owns some of it."""
         if not is_offered:
             self._idle_since = None
-            self._tell(
+            self._print_change(
                 f"waiting: no broker offers {self._topic} in ZooKeeper {self._zookeeper}: start one that does, or "
                 "correct the name: see `metaq topics`"
             )
         elif is_reading or self._group is None:
             self._idle_since = None
-            self._tell(None)
+            self._print_change(None)
         elif self._idle_since is None:
             self._idle_since = time.monotonic()
         elif time.monotonic() - self._idle_since >= OWNED_S and is_free:
-            self._tell(f"waiting: nobody owns some partitions of {self._topic}, nor can this member: the log says why")
+            self._print_change(
+                f"waiting: nobody owns some partitions of {self._topic}, nor can this member: the log says why"
+            )
         elif time.monotonic() - self._idle_since >= OWNED_S:
-            self._tell(
+            self._print_change(
                 f"waiting: other members of group {self._group} own every partition of {self._topic}: "
                 f"see `metaq groups describe {self._group}`"
             )
 
-    def _tell(self, text: str | None) -> None:
-        if text != self._told:
+    def _print_change(self, text: str | None) -> None:
+        if text != self._shown:
             click.echo(text or f"going on: {self._topic} can be read now", err=True)
-        self._told = text
+        self._shown = text

@@ -44,10 +44,10 @@ def exporting(name: str) -> Iterator[None]:
         yield
     finally:
         disable_tracing()
-        _end(provider.shutdown)
+        _shut_down(provider.shutdown)
 
 
-def _end(shut_down: Callable[[], None]) -> None:
+def _shut_down(shut_down: Callable[[], None]) -> None:
     def run() -> None:
         try:
             shut_down()

@@ -117,7 +117,7 @@ class LocalTransaction:
         self.state = LocalState.FINISHED  # before the request: only one commit is ever sent
         where = f"commit of transaction {self.key} on {self._live_connection().url}"
         try:
-            self._ask(TransactionVerb.COMMIT_ONE_PHASE)
+            self._call(TransactionVerb.COMMIT_ONE_PHASE)
         except (NotConnected, TooManyRequests, RemoteError) as error:
             if isinstance(error, RemoteError) and is_not_replicated(error.text):
                 raise TransactionUnknown(f"{where}: {error}") from error
@@ -133,7 +133,7 @@ class LocalTransaction:
         if state in (LocalState.EMPTY, LocalState.FINISHED):
             return
         try:
-            self._ask(TransactionVerb.ROLLBACK)
+            self._call(TransactionVerb.ROLLBACK)
         except (ConnectionLost, ReplyTimeout, TooManyRequests, RemoteProtocolError, RemoteError) as error:
             _log.warning("transaction left to the broker to roll back xid=%s error=%s", self.key, error)
 
@@ -179,7 +179,7 @@ class LocalTransaction:
         self.state = LocalState.ACTIVE
         return connection
 
-    def _ask(self, verb: TransactionVerb) -> None:
+    def _call(self, verb: TransactionVerb) -> None:
         reply = self._live_connection().submit(self._request(verb))
         wait_result(reply, REQUEST_TIMEOUT_S, f"{verb} {self.key}")
 

@@ -132,11 +132,11 @@ class Sender:
             self._room.notify_all()
             self._room.wait_for(lambda: engine.is_empty, CLOSE_TIMEOUT_S)
             thread = self._thread
-        self._tell(self._end)
+        self._apply(self._fail_unsettled)
         if thread is not None and thread.ident is not None:
             thread.join()
 
-    def _end(self, now: float) -> None:
+    def _fail_unsettled(self, now: float) -> None:
         """Fail what is not settled, and let the thread end. The lock is held."""
         del now
         self._engine.close()
@@ -157,7 +157,7 @@ class Sender:
             self._wake_thread()
         self._push()
 
-    def _tell(
+    def _apply(
         self, event: Callable[Concatenate[float, _Facts], None], *facts: _Facts.args, **named: _Facts.kwargs
     ) -> None:
         """Tell the engine of *event*, then wake what that concerns. Any thread, without the lock."""
@@ -187,14 +187,14 @@ class Sender:
         try:
             error = submit(send, self._on_answer)
         except BaseException as interrupt:  # ^C
-            self._tell(self._engine.lost, send.opaque, interrupt)
+            self._apply(self._engine.lost, send.opaque, interrupt)
             raise
         if error is not None:
-            self._tell(self._engine.unsent, send.opaque, error)
+            self._apply(self._engine.unsent, send.opaque, error)
 
     def _on_answer(self, reply: PendingReply) -> None:
         """Tell the engine of an answer: on the connection's reader thread, or the thread that breaks it."""
-        self._tell(self._engine.answered, reply)
+        self._apply(self._engine.answered, reply)
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Sender:
             if connecting is not None:
                 broker_id, topics = connecting
                 outcome = connect(self._topology, self._connections, broker_id, topics)
-                self._tell(engine.connecting_ended, broker_id, outcome)
+                self._apply(engine.connecting_ended, broker_id, outcome)
             for connection, opaque, after_s in overdue:
                 connection.expire(opaque, after_s)
 

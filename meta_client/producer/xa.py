@@ -180,9 +180,9 @@ class XaBranches:
             text = f"rolled back, because {branch.reason}: do its work again"
             raise ClientXaError(XaCode.XA_RBOTHER, text, f"COMMIT {branch.xid}")
         if branch.state is BranchPhase.PREPARED:
-            self._end(TransactionVerb.COMMIT_TWO_PHASE, branch)
+            self._end_branch(TransactionVerb.COMMIT_TWO_PHASE, branch)
         else:
-            self._end(TransactionVerb.COMMIT_ONE_PHASE, branch)
+            self._end_branch(TransactionVerb.COMMIT_ONE_PHASE, branch)
 
     def rollback(self, xid: Xid | None) -> None:
         """Roll back the current branch, or the prepared branch *xid*. Raises XaError; after XAER_RMFAIL call it
@@ -204,7 +204,7 @@ class XaBranches:
 
     def forget(self, xid: Xid) -> None:
         """Have the broker forget the heuristic outcome of *xid*, which recover() listed. Raises XaError."""
-        self._end(TransactionVerb.FORGET, self._found(xid, "FORGET"))
+        self._end_branch(TransactionVerb.FORGET, self._found(xid, "FORGET"))
 
     def recover(self) -> list[Xid]:
         """Return every prepared branch under this producer's qualifier, on all brokers.
@@ -282,14 +282,14 @@ class XaBranches:
                 self._drop(branch)
                 return
         try:
-            self._end(TransactionVerb.ROLLBACK, branch)
+            self._end_branch(TransactionVerb.ROLLBACK, branch)
         except XaError as error:
             is_gone = error.code == XaCode.XAER_NOTA and not isinstance(error, ClientXaError)
             if branch.state is not BranchPhase.ROLLBACK_ONLY or not is_gone:
                 raise
             self._drop(branch)  # it never began there, or was prepared without messages: nothing to undo
 
-    def _end(self, verb: TransactionVerb, branch: ProducerBranch) -> None:
+    def _end_branch(self, verb: TransactionVerb, branch: ProducerBranch) -> None:
         pipeline = branch.pipeline
         try:
             if pipeline is not None and pipeline.has_unsent:  # only BEGIN: a branch without messages

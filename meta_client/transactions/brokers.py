@@ -139,11 +139,11 @@ class BrokerBranch:
         self._verbs = verbs
         self._key = key
         self._broker_id = broker_id
-        self._told = sent
+        self._sent = sent
 
     def commit(self, xid: Xid) -> None:
         del xid
-        sent, self._told = self._told, None
+        sent, self._sent = self._sent, None
         verb = TransactionVerb.COMMIT_TWO_PHASE
         try:
             if sent is None:

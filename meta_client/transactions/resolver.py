@@ -142,7 +142,7 @@ class Resolver:
         except (Unreachable, CannotEnlist) as error:
             self.close()
             self.counts = replace(self.counts, errors=self.counts.errors + 1)
-            self._tell(what, str(error))
+            self._log_problem(what, str(error))
         else:
             self._over(what)
 
@@ -158,7 +158,7 @@ class Resolver:
         presumes = self._presumes(table)
         listing = self._brokers.listed()
         for broker_id, reason in listing.failures.items():
-            self._tell(f"broker {broker_id}", reason)
+            self._log_problem(f"broker {broker_id}", reason)
         for broker_id in listing.keys:
             self._over(f"broker {broker_id}")
         now = self._clock()
@@ -200,7 +200,7 @@ class Resolver:
             self._generations.check(table)
         except Unreachable as error:
             self.counts = replace(self.counts, errors=self.counts.errors + 1)
-            self._tell(_GENERATION, str(error))
+            self._log_problem(_GENERATION, str(error))
             return False
         self._over(_GENERATION)
         return True
@@ -228,7 +228,7 @@ class Resolver:
                 else:
                     self.counts = replace(self.counts, resolved_rolled_back=self.counts.resolved_rolled_back + 1)
             except Unreachable as error:
-                self._tell(f"{gtrid} {broker_id}", str(error))
+                self._log_problem(f"{gtrid} {broker_id}", str(error))
             except HeuristicOutcome as error:
                 if outcome is RowDecision.ROLLBACK:
                     self._mark(table, gtrid, {broker_id: error})
@@ -250,12 +250,12 @@ class Resolver:
             try:
                 is_restored = self._brokers.is_restored(gtrid, broker_id)
             except Unreachable as error:
-                self._tell(what, str(error))
+                self._log_problem(what, str(error))
                 return False
             if is_restored:
                 if self._problems.get(what) != RESTORED:
                     self.counts = replace(self.counts, hazards=self.counts.hazards + 1)
-                self._tell(what, RESTORED)
+                self._log_problem(what, RESTORED)
                 return False
         return True
 
@@ -276,7 +276,7 @@ class Resolver:
                     )
             except Unreachable as error:
                 is_through = False
-                self._tell(f"{row.gtrid} {broker_id}", str(error))
+                self._log_problem(f"{row.gtrid} {broker_id}", str(error))
             except HeuristicOutcome as error:
                 hazards[broker_id] = error
             else:
@@ -314,7 +314,7 @@ class Resolver:
         try:
             self._brokers.record_finding(gtrid, broker_id, error, f"resolver@{socket.gethostname()}")
         except Unreachable as failure:
-            self._tell(f"{gtrid} {broker_id}", str(failure))
+            self._log_problem(f"{gtrid} {broker_id}", str(failure))
 
     def _mark(self, table: DecisionTable, gtrid: str, hazards: Mapping[int, HeuristicOutcome]) -> None:
         """Record brokers that ended otherwise, in their ledgers and in the row."""
@@ -339,7 +339,7 @@ class Resolver:
     def _count_deleted(self, rows: int) -> None:
         self.counts = replace(self.counts, rows_deleted=self.counts.rows_deleted + rows)
 
-    def _tell(self, what: str, problem: str) -> None:
+    def _log_problem(self, what: str, problem: str) -> None:
         """Log a problem once, until it changes or ends."""
         if self._problems.get(what) != problem:
             self._problems[what] = problem

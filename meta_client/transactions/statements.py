@@ -52,14 +52,14 @@ class SqlTable:
 
     def resolve(self, gtrid: str) -> RowDecision:
         # A separate statement, and so transaction: the one that waited for the row does not see it.
-        if self._do(self._statements.resolve, (gtrid,)) == 1:
+        if self._change(self._statements.resolve, (gtrid,)) == 1:
             return RowDecision.ROLLBACK
         if (outcome := self.decided(gtrid)) is None:
             raise RowGone(DATABASE, f"the row of {gtrid} was deleted while it was looked at: it has just ended")
         return outcome
 
     def decided(self, gtrid: str) -> RowDecision | None:
-        rows = self._ask(self._statements.read, (gtrid,))
+        rows = self._rows_of(self._statements.read, (gtrid,))
         if not rows:
             return None
         self._make_durable()
@@ -68,7 +68,7 @@ class SqlTable:
         return outcome
 
     def rows(self, age_s: float, limit: int) -> list[Row]:
-        found = self._ask(self._statements.rows, (GRACE_S, age_s, limit))
+        found = self._rows_of(self._statements.rows, (GRACE_S, age_s, limit))
         if found:
             self._make_durable()
         return [Row(gtrid, parse_brokers(brokers), hazard, bool(is_old)) for gtrid, brokers, hazard, is_old in found]
@@ -77,52 +77,52 @@ class SqlTable:
         found: list[Recorded] = []
         for first in range(0, len(gtrids), NAMES_AT_ONCE):
             some = gtrids[first : first + NAMES_AT_ONCE]
-            found += _recorded(self._ask(self._statements.recorded, (self._statements.listed(some),)))
+            found += _recorded(self._rows_of(self._statements.recorded, (self._statements.listed(some),)))
         return found
 
     def kept(self, age_s: float, limit: int) -> list[Recorded]:
-        return _recorded(self._ask(self._statements.kept, (age_s, limit)))
+        return _recorded(self._rows_of(self._statements.kept, (age_s, limit)))
 
     def delete(self, gtrids: Sequence[str]) -> None:
         for first in range(0, len(gtrids), NAMES_AT_ONCE):
-            self._do(self._statements.delete, (self._statements.listed(gtrids[first : first + NAMES_AT_ONCE]),))
+            self._change(self._statements.delete, (self._statements.listed(gtrids[first : first + NAMES_AT_ONCE]),))
 
     def clock_s(self) -> float:
-        ((clock_s,),) = self._ask(self._statements.read_clock, ())
+        ((clock_s,),) = self._rows_of(self._statements.read_clock, ())
         return float(clock_s)
 
     def delete_kept(self) -> int:
         # Select, then delete by key: a searching deletion may wait for every row it passes.
         total, deleted = 0, -1
         while deleted:
-            found = self._ask(self._statements.old_rollbacks, (self._identity.keep_s, NAMES_AT_ONCE))
+            found = self._rows_of(self._statements.old_rollbacks, (self._identity.keep_s, NAMES_AT_ONCE))
             names = [gtrid for (gtrid,) in found]
-            deleted = self._do(self._statements.delete_kept, (self._statements.listed(names),)) if names else 0
+            deleted = self._change(self._statements.delete_kept, (self._statements.listed(names),)) if names else 0
             total += deleted
         return total
 
     def mark(self, gtrid: str, hazard: str) -> None:
-        self._do(self._statements.mark, (hazard, gtrid))
+        self._change(self._statements.mark, (hazard, gtrid))
 
     def generation(self) -> int:
-        ((generation,),) = self._ask(self._statements.generation, ()) or [(0,)]
+        ((generation,),) = self._rows_of(self._statements.generation, ()) or [(0,)]
         return int(generation)
 
     def advance(self, generation: int, to: int) -> bool:
-        return self._do(self._statements.advance, (to, generation)) == 1
+        return self._change(self._statements.advance, (to, generation)) == 1
 
     def close(self) -> None:
         self._connection.close()
 
     def _make_durable(self) -> None:
         for statement in self._statements.make_durable:
-            self._do(statement, ())
+            self._change(statement, ())
 
-    def _do(self, statement: str, parameters: tuple[object, ...]) -> int:
+    def _change(self, statement: str, parameters: tuple[object, ...]) -> int:
         """Execute a statement; return the count of changed rows."""
         return self._execute(statement, parameters, lambda cursor: int(cursor.rowcount))
 
-    def _ask(self, statement: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
+    def _rows_of(self, statement: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
         return self._execute(statement, parameters, lambda cursor: list(cursor.fetchall()))
 
     def _execute(self, statement: str, parameters: tuple[object, ...], take: Callable[[Any], _Answer]) -> _Answer:

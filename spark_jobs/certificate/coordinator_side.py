@@ -83,7 +83,7 @@ class CoordinatorLogs:
                 self._partial.add(log.name.prefix)
         try:
             with psycopg.connect(url, application_name="metaq certify") as connection:
-                return self._ask(PostgresParticipant(connection))
+                return self._read_database(PostgresParticipant(connection))
         except (psycopg.Error, CannotEnlist, Unreachable) as error:
             raise DatabaseProblem(str(error).strip().splitlines()[0]) from error
 
@@ -103,7 +103,7 @@ class CoordinatorLogs:
             for directory, log in self._logs.items()
         ]
 
-    def _ask(self, database: PostgresParticipant) -> Coordinated:
+    def _read_database(self, database: PostgresParticipant) -> Coordinated:
         prepared = {xid for xid in database.prepared() if xid.gtrid.startswith(self._prefixes)}
         if self._early is None:
             self._early = prepared | self._decided.keys()

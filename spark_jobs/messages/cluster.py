@@ -145,7 +145,7 @@ class Cluster:
             asked: list[tuple[OfferedPartition, list[PendingReply]]] = []
             for place in ordered[first : first + AT_ONCE_MAX]:
                 try:
-                    asked.append((place, self._ask(place, time_ms, is_patient=not may_lack)))
+                    asked.append((place, self._request_offsets(place, time_ms, is_patient=not may_lack)))
                 except ConnectionLost as error:
                     _refuse_or_log(error, may_lack=may_lack)
             for place, replies in asked:
@@ -155,7 +155,7 @@ class Cluster:
                     _refuse_or_log(error, may_lack=may_lack)
         return found
 
-    def _ask(self, place: OfferedPartition, time_ms: int, *, is_patient: bool) -> list[PendingReply]:
+    def _request_offsets(self, place: OfferedPartition, time_ms: int, *, is_patient: bool) -> list[PendingReply]:
         connection = self._client.consumer_connections.get(place.url, CONNECT_TIMEOUT_S, patient=is_patient)
         topic, number = place.topic, place.partition.number
         if "offsets" in connection.capabilities(ANSWER_TIMEOUT_S).extensions:

@@ -52,7 +52,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start, start_ms = self._options.start, self._options.start_ms
         is_latest = start == LATEST and start_ms is None
         positions = {
-            broker: self._end(each, each.slices[0].base) if is_latest else first_position(each)
+            broker: self._end_position(each, each.slices[0].base) if is_latest else first_position(each)
             for broker, each in self._journals().items()
         }
         offsets = {} if isinstance(start, str) else offsets_as_json(start)
@@ -125,7 +125,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _journals(self) -> dict[int, PlannedJournal]:
         return {each.broker_id: each for each in journals(self._options.paths)}
 
-    def _end(self, journal: PlannedJournal, begin: int) -> StreamPosition:
+    def _end_position(self, journal: PlannedJournal, begin: int) -> StreamPosition:
         return position_at(journal, readable_end(journal, begin))
 
     def _begin(self, journal: PlannedJournal, position: StreamPosition) -> StreamPosition:

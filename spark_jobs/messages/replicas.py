@@ -46,23 +46,23 @@ class ReplicaReader:
         """Return messages from *offset* on, none if nothing is stored there yet. Raises Moved, NotFound, MetaError."""
         route = self._next()
         if route.slave_id is None or self._master is None:
-            return self._ask(route, offset)
+            return self._fetch_from(route, offset)
         try:
-            if body := self._ask(route, offset):
+            if body := self._fetch_from(route, offset):
                 return body
             reason = "it has less"
         except MetaError as error:
             reason = str(error)
         _log.info("read from the master instead of %s: %s", route, reason)
         self._routes.failed(self._partition, route)
-        return self._ask(Route(self._master), offset)
+        return self._fetch_from(Route(self._master), offset)
 
     def _next(self) -> Route:
         route = self._routes.choose(self._partition, self._suggested)
         assert route is not None
         return route
 
-    def _ask(self, route: Route, offset: int) -> bytes:
+    def _fetch_from(self, route: Route, offset: int) -> bytes:
         connection = self._connections.get(route.url, CONNECT_TIMEOUT_S)
         what = f"get {self._topic}/{self._partition} at {offset} from {route}"
         target = self._topic, GROUP, self._partition.number, offset, FETCH_BYTES

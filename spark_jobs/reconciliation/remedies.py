@@ -51,17 +51,17 @@ def _in_doubt(one: Apart, table: TableName, *, has_markers: bool, is_newest: boo
     if one.rows:
         return Remedy(
             "the database has its rows, and its decision row is gone: it was committed",
-            tuple(_end(one, branches, table, "commit", "its rows are in the database")),
+            tuple(_end_commands(one, branches, table, "commit", "its rows are in the database")),
         )
     if one.at("committed"):
         return Remedy(
             "another broker has published its part, and the database has neither decision nor rows: it was committed",
-            tuple(_end(one, branches, table, "commit", "its other branch is committed")),
+            tuple(_end_commands(one, branches, table, "commit", "its other branch is committed")),
             "its rows are lost: see the messages, and make the rows again",
         )
     if one.decision == "rollback" or (is_newest and not any(branch.is_of_earlier_epoch for branch in branches)):
         return Remedy("nothing was decided: a resolver rolls it back", (_RESOLVE,), needs_person=False)
-    commands = tuple(_end(one, branches, table, "rollback", "the database has no rows of it"))
+    commands = tuple(_end_commands(one, branches, table, "rollback", "the database has no rows of it"))
     if not has_markers:
         return Remedy("no decision row is left, and without --marker nothing tells of other rows: look there", commands)
     if is_newest:
@@ -104,7 +104,7 @@ def _mixed(one: Apart) -> Remedy:
 _RESOLVE = 'metaq txn resolver --once --database "$DATABASE_URL"'
 
 
-def _end(one: Apart, branches: list[BranchSide], table: TableName, verb: str, why: str) -> Iterator[str]:
+def _end_commands(one: Apart, branches: list[BranchSide], table: TableName, verb: str, why: str) -> Iterator[str]:
     for branch in branches:
         key = shlex.quote(str(table.key(one.name, branch.broker)))
         yield f"metaq txn {verb} {key} --broker {branch.broker} --why {shlex.quote(why)}"

@@ -88,7 +88,7 @@ class Master:
         self._handshaking: set[ReplicaSender] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeat_due: asyncio.TimerHandle | None = None
-        self._told = Lsn(0)  # the high watermark last sent
+        self._watermark_sent = Lsn(0)  # the high watermark last sent
         self._late_below = Lsn(0)
         self._is_closing = False
         self._drained = asyncio.Event()  # while closing: every slave has everything
@@ -128,7 +128,11 @@ class Master:
 
     def on_high_watermark(self) -> None:
         """Schedule a heartbeat if the high watermark has moved."""
-        if self._senders and self._heartbeat_due is None and self.store.high_watermark.acknowledged > self._told:
+        if (
+            self._senders
+            and self._heartbeat_due is None
+            and self.store.high_watermark.acknowledged > self._watermark_sent
+        ):
             self._heartbeat_due = self._loop.call_later(POSITION_DELAY_S, self._send_heartbeats)
 
     @property
@@ -239,9 +243,11 @@ class Master:
             sender.abort_with("a slave in sync has no more than this master")
 
     def position(self, slave_id: int) -> Heartbeat:
-        self._told = self.store.high_watermark.acknowledged
+        self._watermark_sent = self.store.high_watermark.acknowledged
         is_in_sync = slave_id in self.in_sync.members
-        return Heartbeat(self._told, self.journal.end, time.time_ns() // 1_000_000, is_in_sync, self.section.mode)
+        return Heartbeat(
+            self._watermark_sent, self.journal.end, time.time_ns() // 1_000_000, is_in_sync, self.section.mode
+        )
 
     def on_closed(self, sender: ReplicaSender) -> None:
         self._handshaking.discard(sender)

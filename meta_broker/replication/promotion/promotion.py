@@ -134,13 +134,13 @@ def query_slaves(cluster: ClusterView, facts: SlaveFacts, security: Security = P
     ASK_TIMEOUT_S.
     """
     return {
-        slave_id: Candidate(url, _ask(url, slave_id, facts, security))
+        slave_id: Candidate(url, _report_of(url, slave_id, facts, security))
         for slave_id, url in cluster.slaves.items()
         if slave_id != facts.slave_id
     }
 
 
-def _ask(url: str, slave_id: int, facts: SlaveFacts, security: Security) -> CopyReport | NoReport:
+def _report_of(url: str, slave_id: int, facts: SlaveFacts, security: Security) -> CopyReport | NoReport:
     try:
         connection = Connection.open(BrokerUrl.parse(url), ASK_TIMEOUT_S, security)
         try:

@@ -49,7 +49,7 @@ class Tree:
             owned = [path for path, entry in self._nodes.items() if entry.owner == session_id]
             for path in sorted(owned, key=len, reverse=True):
                 self._do(Remove(path, -1), session_id)
-        self._tell()
+        self._call_watches()
 
     def read(self, path: str) -> Node | None:
         with self._lock:
@@ -71,7 +71,7 @@ class Tree:
             if path not in self._nodes:
                 self.ensure(parent_of(path))
                 self._do(Create(path, b""), 0)
-        self._tell()
+        self._call_watches()
 
     def transact(self, operations: NodeTransaction, session_id: int) -> TransactionRefused | None:
         """Apply all operations or none; return the first refused one, with the reason."""
@@ -81,7 +81,7 @@ class Tree:
                 if (why := self._do(operation, session_id)) is not None:
                     self._restore(before)
                     return TransactionRefused(operation, why)
-        self._tell()
+        self._call_watches()
         return None
 
     def _touched(self, operations: NodeTransaction) -> set[str]:
@@ -134,7 +134,7 @@ class Tree:
     def _fire(self, path: str) -> None:
         self._fired += self._watches.pop(path, {})
 
-    def _tell(self) -> None:
+    def _call_watches(self) -> None:
         """Call the watches that fired; they only enqueue, as kazoo's do."""
         with self._lock:
             fired, self._fired = self._fired, []

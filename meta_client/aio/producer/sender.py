@@ -184,7 +184,7 @@ class Sender:
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def _tell(
+    def _apply(
         self, event: Callable[Concatenate[float, _Facts], None], *facts: _Facts.args, **named: _Facts.kwargs
     ) -> None:
         """Tell the engine of *event*, then do what it wants done."""
@@ -192,18 +192,18 @@ class Sender:
         self._carry_out()
 
     def _on_answer(self, reply: PendingReply) -> None:
-        self._tell(self._engine.answered, reply)
+        self._apply(self._engine.answered, reply)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._tell(self._engine.advance)
+        self._apply(self._engine.advance)
         for connection, opaque, after_s in self._engine.overdue(time.monotonic()):
             connection.expire(opaque, after_s)
         self._set_timer()
 
     async def _connect(self, broker_id: int, topics: tuple[str, ...]) -> None:
         outcome = await run(connect, self._topology, self._connections, broker_id, topics)
-        self._tell(self._engine.connecting_ended, broker_id, outcome)
+        self._apply(self._engine.connecting_ended, broker_id, outcome)
 
     # -- effects ---------------------------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ class AsyncpgSession:
         try:
             if not is_begun:
                 self._start()
-            self._ask(MARK)
+            self._change(MARK)
             return self._know()[0]
         except BaseException as error:
             is_failure = isinstance(error, self.failures)
@@ -104,7 +104,9 @@ class AsyncpgSession:
         identity, schema = self._know()
         values = gtrid, identity.age_s_max, brokers_text(brokers)
         try:
-            check_stored(self._ask(POSTGRES.insert_decision(quoted(schema, TABLE), "%s", "%s", MARKED), values), gtrid)
+            check_stored(
+                self._change(POSTGRES.insert_decision(quoted(schema, TABLE), "%s", "%s", MARKED), values), gtrid
+            )
         except self.failures as error:
             if getattr(error, "sqlstate", None) in _DONE_AGAIN:
                 raise
@@ -164,7 +166,7 @@ class AsyncpgSession:
             known = _known[self._driver] = look_up(self._rows)
         return known
 
-    def _ask(self, query: str, parameters: Sequence[object] = ()) -> int:
+    def _change(self, query: str, parameters: Sequence[object] = ()) -> int:
         """Execute a statement; return the count of changed rows."""
         with closing(self._waited.cursor()) as cursor:
             cursor.execute(numbered(query), parameters)
@@ -190,13 +192,13 @@ class AdaptedSession(AsyncpgSession):
         if (problem := super().problem()) is not None or self._is_recorded:
             return problem
         try:
-            self._ask("SELECT")  # raises in a failed transaction, where SQLAlchemy's COMMIT would not
+            self._change("SELECT")  # raises in a failed transaction, where SQLAlchemy's COMMIT would not
         except self.failures as error:
             return reason(error, self._know()[0])
         return None
 
     def _start(self) -> None:
-        self._ask("SELECT")  # begins the transaction, like any first statement
+        self._change("SELECT")  # begins the transaction, like any first statement
         if not self._driver.is_in_transaction():
             raise CannotEnlist("the database connection is in autocommit mode: each statement commits alone")
 

@@ -19,7 +19,7 @@ from meta_client.console.in_doubt import BranchFacts
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.rendering import UNKNOWN, rate
 from meta_client.console.settings import ConsoleSettings
-from meta_client.console.transactions_page import _told
+from meta_client.console.transactions_page import _history
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import BranchCommand, OffsetQuery, Request, TransactionCommand, Version
 from meta_client.protocol.status import Status
@@ -106,7 +106,7 @@ def test_a_stream_ends_after_a_while(pages: TestClient, monkeypatch: pytest.Monk
 def test_a_branch_with_a_finding_is_told_with_it() -> None:
     report = {"state": "prepared"}
     found = BranchFacts(0, KEY, report, None, {"finding": "mixed"})
-    assert "lacks what this version reads" in _told(found)["unreadable"]
+    assert "lacks what this version reads" in _history(found)["unreadable"]
     assert report == {"state": "prepared"}
 
 
