@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from journal.archive.keeper import ArchiveReader
 from journal.archive.manifest import NAME, ArchiveManifest, decode_archive_manifest
 from journal.archive.places import archive_place
 from journal.errors import InvalidContent, StorageFailed
@@ -56,23 +57,31 @@ def check_archive(spark: SparkSession, archive: JournalLocation, directory_from:
     path = str(archive if isinstance(archive, str) else archive.absolute())
     place = archive_place(path)
     files = {base for name in place.names() if (base := segment_base(name)) is not None}
+    spark.dataSource.register(ArchivedFiles)
     try:
-        data = place.read(NAME)
-        manifest = None if data is None else decode_archive_manifest(data)
+        manifest = _manifest(place)
+        rows = spark.read.format(FORMAT).option("path", path).load().collect() if files and manifest else []
+        later = _manifest(place)
     except InvalidContent as error:
         found = FindingRow("manifest damaged", 0, 0, path, f"does not read back: {error}")
         return ArchiveResult([found], [], 0, None)
     if manifest is None:
         return ArchiveResult([], [f"{path} has no {NAME}: nothing tells which segments it should hold"], 0, None)
-    spark.dataSource.register(ArchivedFiles)
-    rows = spark.read.format(FORMAT).option("path", path).load().collect() if files else []
-    findings = list(_findings(manifest, {row["base"]: ArchivedFileRow(*row) for row in rows}, directory_from))
+    by_base = {row["base"]: ArchivedFileRow(*row) for row in rows}
+    findings = list(_findings(manifest, later or manifest, by_base, directory_from))
     return ArchiveResult(findings, [], len(manifest.entries), manifest.end)
 
 
+def _manifest(place: ArchiveReader) -> ArchiveManifest | None:
+    data = place.read(NAME)
+    return None if data is None else decode_archive_manifest(data)
+
+
 def _findings(
-    manifest: ArchiveManifest, files: dict[int, ArchivedFileRow], directory_from: int | None
+    manifest: ArchiveManifest, later: ArchiveManifest, files: dict[int, ArchivedFileRow], directory_from: int | None
 ) -> Iterator[FindingRow]:
+    """Compare *files* with the manifest before they were listed, and what is not in that with a *later* one: a segment
+    is stored first, then listed."""
     for entry in manifest.entries:
         subject, base = f"the segment at LSN {entry.base}", entry.base
         is_in_directory = directory_from is not None and base >= directory_from
@@ -84,7 +93,7 @@ def _findings(
         elif (file.size, file.sha256) != (entry.size, entry.sha256):
             detail = f"has SHA-256 {file.sha256}, {NAME} lists {entry.sha256}: it was changed or exchanged"
             yield FindingRow("segment exchanged", base, base, subject, detail)
-    listed = {entry.base for entry in manifest.entries}
+    listed = {entry.base for entry in (*manifest.entries, *later.entries)}
     for base in sorted(files.keys() - listed):
         if directory_from is None or base < directory_from:  # else it is on its way here
             yield FindingRow("not listed", base, base, f"the segment at LSN {base}", f"is here, and not in {NAME}")

@@ -37,7 +37,14 @@ def test_what_an_archive_lacks_or_has_beyond_its_manifest(
     changes: Mapping[int, ArchivedFileRow | None], directory_from: int | None, found: list[tuple[str, int]]
 ) -> None:
     files = {base: row for base, row in {**FILES, **changes}.items() if row is not None}
-    assert [tuple(row)[:2] for row in _findings(MANIFEST, files, directory_from)] == found
+    assert [tuple(row)[:2] for row in _findings(MANIFEST, MANIFEST, files, directory_from)] == found
+
+
+def test_a_segment_that_is_listed_while_files_are_read_is_no_finding() -> None:
+    """Nor is one missing that was stored behind the files that were read."""
+    stored = FILES | {2 * SIZE: ArchivedFileRow(2 * SIZE, SIZE, SHA[2], "")}
+    later = MANIFEST.with_segment(2 * SIZE, SIZE, SHA[2]).with_segment(3 * SIZE, SIZE, SHA[3])
+    assert not list(_findings(MANIFEST, later, stored, None))
 
 
 def checkpoint(extent_bytes: int) -> Checkpoint:
