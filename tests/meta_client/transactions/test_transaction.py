@@ -183,7 +183,7 @@ def test_a_wait_that_is_bounded_ends_while_a_broker_is_down(wide_world: World) -
         assert (wide_world.deciding.numbers(), wide_world.messages("orders")) == ([1], [1])
         wide_world.brokers[1].start()
         wide_world.check([1], topics=("orders", "bills"))
-        wide_world.wait_quiet()
+        assert not wide_world.prepared()
 
 
 def test_producers_that_join_keep_their_ways(world: World) -> None:

@@ -17,7 +17,7 @@ from meta_client.aio import Client
 from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.errors import ClientClosed, NoPartition
-from meta_client.transactions import CommitStep, NoDecisionTable, TransactionConfig
+from meta_client.transactions import CommitStep, NoDecisionTable, NotConfirmed, TransactionConfig
 from tests.fixtures.loops import in_loop, in_uvloop
 from tests.meta_client.aio.transactions.ways import WAYS, Opened, asyncpg_words, opened, source
 from tests.meta_client.transactions.conftest import World
@@ -37,6 +37,37 @@ async def work(client: Client, one: Opened, number: int, *topics: str, **how: An
         await one.execute(f"INSERT INTO numbers VALUES ({number})")
         for topic in topics or ("orders",):
             await transaction.send(topic, str(number).encode())
+
+
+@in_loop
+async def test_a_wait_that_is_bounded_ends_while_a_broker_is_down(world: World) -> None:
+    """Other tasks go on meanwhile."""
+
+    def observe(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.DECIDED:
+            world.brokers[1].kill()
+
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.01)
+            turns += 1
+
+    async with (
+        client_of(world, observer=observe, age_s=1.0, interval_s=0.1) as client,
+        opened("psycopg", world.deciding.url) as one,
+    ):
+        other = asyncio.create_task(take_turns())
+        with pytest.raises(NotConfirmed) as raised:
+            await work(client, one, 1, "orders", "bills", wait=1.0)
+        other.cancel()
+        assert raised.value.brokers == (1,)
+        assert turns > 20
+        world.brokers[1].start()
+        await asyncio.to_thread(world.check, [1], topics=("orders", "bills"))
+        assert not await asyncio.to_thread(world.prepared)
 
 
 @every_way
