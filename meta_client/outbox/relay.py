@@ -243,9 +243,9 @@ class Relay:
         branches: list[BatchBranch] = []
         waiting: Sequence[OutboxRow] = ()
         try:
+            recorded = rows.lock(connection)  # before MySQL takes the snapshot that reads see: what others did is in it
             # It waits for the brokers: a batch that is prepared later may be committed earlier.
             with self._client.transaction(connection, wait=COMMIT_S) as transaction:
-                recorded = rows.lock(connection)
                 left = self._earlier.commit(recorded, over, partial(rows.brokers_of, connection))
                 for branch, reason in left.items():
                     over.update(branch.topics)

@@ -1,5 +1,6 @@
 """A relay dies at each step of a batch: the next one moves what it did not, each message once and in order."""
 
+import threading
 import time
 from contextlib import closing
 
@@ -8,11 +9,16 @@ from sqlalchemy import text
 
 from meta_client import Client
 from meta_client.outbox import Relay, rows
+from meta_client.outbox.batches import BatchBranch
 from meta_client.transactions import TransactionConfig
 from meta_client.transactions.generation import Generations
 from tests.fixtures.forked import start_module
 from tests.meta_client.outbox.conftest import OutboxWorld
 
+LOCK_WAITS = {
+    "postgres": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()",
+    "mariadb": "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%metaq_outbox_relay FOR UPDATE'",
+}
 
 @pytest.mark.parametrize("step", ["PREPARED", "RECORDED", "DECIDED", "COMMIT_SENT"])
 def test_a_relay_is_killed(outboxed: OutboxWorld, step: str) -> None:
@@ -78,3 +84,26 @@ def test_a_relay_that_hangs_gives_way_when_it_goes_on(on_postgres: OutboxWorld) 
             assert relay.counts.moved == 0
             hanging.rollback()
             world.check(list(range(10)))
+
+
+@pytest.mark.parametrize("outboxed", ["postgres", "mariadb"], indirect=True)
+def test_a_relay_that_waited_for_another_sees_what_that_did(outboxed: OutboxWorld) -> None:
+    """Rows that it moved, and its batch that a broker has not committed."""
+    outboxed.work(*range(10))
+    deciding = outboxed.world.deciding
+    gtrid = deciding.identity.name.new_gtrid()
+    relay = outboxed.relay()
+    with outboxed.engine.connect() as other:
+        rows.lock(other)
+        waiting = threading.Thread(target=relay.run_pass)
+        waiting.start()
+        deadline = time.monotonic() + 60
+        while deciding.query(LOCK_WAITS[deciding.kind]) == [(0,)]:
+            assert time.monotonic() < deadline
+        other.execute(text("DELETE FROM metaq_outbox WHERE id <= 5"))
+        other.execute(text(f"INSERT INTO metaq_decision (gtrid, outcome, brokers) VALUES ('{gtrid}', 'commit', '7')"))
+        rows.record_batches(other, [BatchBranch(gtrid, 7, ("bills",))])
+        other.commit()
+        waiting.join()
+        assert (relay.counts.moved, relay.trouble, relay.waiting_for) == (5, None, ("bills",))
+        assert rows.lock(other)[0] == BatchBranch(gtrid, 7, ("bills",))
