@@ -90,10 +90,10 @@ class XaVerbs:
             _log.info("version not known, sending one by one broker=%s error=%s", connection.url, error)
             return False
 
-    def call(self, verb: TransactionVerb, key: XaKey, broker_id: int) -> Result:
+    def call(self, verb: TransactionVerb, key: XaKey, broker_id: int, timeout_s: float = REQUEST_TIMEOUT_S) -> Result:
         """Send one verb, wait, and return its successful result. Raises XaError; a ClientXaError if the code is not the
         broker's."""
-        deadline = Deadline(REQUEST_TIMEOUT_S)
+        deadline = Deadline(timeout_s)
         return self.await_reply(verb, key, broker_id, self.post(verb, key, broker_id, deadline), deadline)
 
     def post(

@@ -71,11 +71,14 @@ class Brokers:
         branch = self._branch(gtrid, sent.broker_id, sent)
         commit_once(branch, _whole(gtrid), "", is_repeated=False)
 
-    def commit_until_done(self, gtrid: str, sent: SentCommit | int, wait: Callable[[float], bool]) -> None:
-        """Confirm *sent*, or commit at the broker that could not be reached, without a time limit. *wait* sleeps the
-        given seconds and returns True to give up. Raises HeuristicOutcome, and CoordinatorClosed after giving up."""
+    def commit_until_done(
+        self, gtrid: str, sent: SentCommit | int, limit: Deadline, wait: Callable[[float], bool]
+    ) -> None:
+        """Confirm *sent*, or commit at the broker that could not be reached; no attempt lasts beyond *limit*. *wait*
+        sleeps the given seconds and returns True to give up. Raises HeuristicOutcome, and CoordinatorClosed after giving
+        up."""
         broker_id, on_its_way = (sent, None) if isinstance(sent, int) else (sent.broker_id, sent)
-        branch = self._branch(gtrid, broker_id, on_its_way)
+        branch = self._branch(gtrid, broker_id, on_its_way, limit)
         commit_until_done(branch, _whole(gtrid), "", wait)
 
     def commit(self, gtrid: str, broker_id: int) -> bool:
@@ -125,21 +128,31 @@ class Brokers:
         tell."""
         return self._verbs.traceparent(self._name.key(gtrid, broker_id), broker_id)
 
-    def _branch(self, gtrid: str, broker_id: int, sent: SentCommit | None = None) -> "BrokerBranch":
+    def _branch(
+        self, gtrid: str, broker_id: int, sent: SentCommit | None = None, limit: Deadline | None = None
+    ) -> "BrokerBranch":
         key = self._name.key(gtrid, broker_id) if sent is None else sent.key
-        return BrokerBranch(self._verbs, key, broker_id, sent)
+        return BrokerBranch(self._verbs, key, broker_id, sent, limit)
 
 
 class BrokerBranch:
     """One branch at one broker, as a participant of phase two."""
 
-    def __init__(self, verbs: XaVerbs, key: XaKey, broker_id: int, sent: SentCommit | None = None) -> None:
-        """*verbs* use the qualifier of *key*. *sent*: a COMMIT that awaits its reply."""
+    def __init__(
+        self,
+        verbs: XaVerbs,
+        key: XaKey,
+        broker_id: int,
+        sent: SentCommit | None = None,
+        limit: Deadline | None = None,
+    ) -> None:
+        """*verbs* use the qualifier of *key*. *sent*: a COMMIT that awaits its reply. *limit*: of commits."""
         self.name = _name(broker_id)
         self._verbs = verbs
         self._key = key
         self._broker_id = broker_id
         self._sent = sent
+        self._limit = limit
 
     def commit(self, xid: Xid) -> None:
         del xid
@@ -147,7 +160,8 @@ class BrokerBranch:
         verb = TransactionVerb.COMMIT_TWO_PHASE
         try:
             if sent is None:
-                self._verbs.call(verb, self._key, self._broker_id)
+                timeout_s = REQUEST_TIMEOUT_S if self._limit is None else self._limit.remaining_s()
+                self._verbs.call(verb, self._key, self._broker_id, min(timeout_s, REQUEST_TIMEOUT_S))
             else:
                 self._verbs.await_reply(verb, self._key, self._broker_id, sent.reply, sent.deadline)
         except XaError as error:

@@ -57,6 +57,7 @@ class ResolverThread:
     def send_commit(self, gtrid: str, brokers: Collection[int], wait_s: float) -> None:
         """Send COMMIT to *brokers*; wait until they have committed, *wait_s* at most. Raises HeuristicOutcome,
         NotConfirmed, CoordinatorClosed, none with a *wait_s* of 0."""
+        deadline = Deadline(wait_s)
         sent: list[SentCommit] = []
         unsent: list[int] = []
         for broker_id in brokers:
@@ -68,7 +69,7 @@ class ResolverThread:
         decided = DecidedTransaction(gtrid, tuple(sent), all_sent=not unsent)
         try:
             if wait_s:
-                self._confirm(gtrid, [*sent, *unsent], Deadline(wait_s))
+                self._confirm(gtrid, [*sent, *unsent], deadline)
                 decided = DecidedTransaction(gtrid, (), all_sent=True)
         finally:
             self._queue.put(decided)
@@ -77,11 +78,22 @@ class ResolverThread:
         missing: list[int] = []
         for one in commits:
             try:
-                self._brokers.commit_until_done(gtrid, one, functools.partial(self._wait, deadline))
+                self._wait_answered(one, deadline)
+                self._brokers.commit_until_done(gtrid, one, deadline, functools.partial(self._wait, deadline))
             except TimeoutError:
                 missing.append(one if isinstance(one, int) else one.broker_id)
         if missing:
             raise NotConfirmed(gtrid, missing)
+
+    def _wait_answered(self, one: SentCommit | int, deadline: Deadline) -> None:
+        """Wait for the answer to a COMMIT that was sent, which the resolver still takes later. Raises TimeoutError once
+        *deadline* is over."""
+        is_answered = False
+        if isinstance(one, SentCommit):
+            one.reply.wait_until_done(min(deadline.remaining_s(), one.deadline.remaining_s()))
+            is_answered = one.reply.is_done
+        if not is_answered and deadline.remaining_s() == 0:
+            raise TimeoutError
 
     def _wait(self, deadline: Deadline, seconds: float) -> bool:
         """Wait for *seconds*; return True if callers are not to go on. Raises TimeoutError once *deadline* is over."""

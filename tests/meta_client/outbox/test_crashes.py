@@ -20,6 +20,7 @@ LOCK_WAITS = {
     "mariadb": "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%metaq_outbox_relay FOR UPDATE'",
 }
 
+
 @pytest.mark.parametrize("step", ["PREPARED", "RECORDED", "DECIDED", "COMMIT_SENT"])
 def test_a_relay_is_killed(outboxed: OutboxWorld, step: str) -> None:
     outboxed.work(*range(20))
