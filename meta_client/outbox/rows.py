@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from meta_client.outbox.batches import BatchBranch, dump, load
-from meta_client.outbox.errors import NoOutbox
+from meta_client.outbox.errors import NoOutbox, RowsChanged
 from meta_client.outbox.tables import ASIDE, OUTBOX, RELAY, RELAY_TABLE, tables
 from meta_client.protocol.trace_context import split_traceparent
 from meta_client.sql.core import (
@@ -187,22 +187,30 @@ def remove(connection: Connection, ids: Collection[int]) -> int:
 
 
 def set_aside(connection: Connection, row_id: int, reason: str) -> None:
-    """Set a message aside, with the reason. Commits."""
+    """Set a message aside, with the reason. Commits. Raises RowsChanged."""
     copy, remove_it = _SET_ASIDE
     connection.execute(copy, {"the_id": row_id, "the_reason": reason[:REASON_MAX]})
-    connection.execute(remove_it, {"the_id": row_id})
+    _check_count(connection.execute(remove_it, {"the_id": row_id}).rowcount, 1)
     connection.commit()
 
 
 def retry(connection: Connection, ids: Collection[int] | None) -> int:
-    """Have messages that were set aside wait again, all without *ids*; return how many. Commits."""
+    """Have messages that were set aside wait again, all without *ids*; return how many. Commits. Raises
+    RowsChanged."""
     chosen = () if ids is None else (ASIDE.c.id.in_(ids),)
     found = [{"the_id": row_id} for row_id in connection.scalars(select(ASIDE.c.id).where(*chosen))]
     if found:
-        for statement in _BACK:
-            connection.execute(statement, found)
+        copy, remove_it = _BACK
+        connection.execute(copy, found)
+        _check_count(connection.execute(remove_it, found).rowcount, len(found))
     connection.commit()
     return len(found)
+
+
+def _check_count(removed: int, copied: int) -> None:
+    """Raise RowsChanged if another process has removed what was copied: the message would be there twice."""
+    if removed != copied:
+        raise RowsChanged("rows of the outbox were changed while they were moved: nothing was moved")
 
 
 def status(connection: Connection) -> OutboxStatus:

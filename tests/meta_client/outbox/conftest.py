@@ -13,6 +13,11 @@ from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions.conftest import World, do, make, running_world
 
 TABLES = "metaq_outbox", "metaq_outbox_aside", "metaq_outbox_relay"
+LOCK_WAITS = {
+    "postgres": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()",
+    "mariadb": """SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%metaq_outbox_relay FOR UPDATE'
+        OR info LIKE 'INSERT INTO metaq_outbox%' OR info LIKE 'DELETE FROM metaq_outbox%'""",
+}
 
 
 class OutboxWorld:

@@ -13,12 +13,8 @@ from meta_client.outbox.batches import BatchBranch
 from meta_client.transactions import TransactionConfig
 from meta_client.transactions.generation import Generations
 from tests.fixtures.forked import start_module
-from tests.meta_client.outbox.conftest import OutboxWorld
+from tests.meta_client.outbox.conftest import LOCK_WAITS, OutboxWorld
 
-LOCK_WAITS = {
-    "postgres": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()",
-    "mariadb": "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%metaq_outbox_relay FOR UPDATE'",
-}
 
 
 @pytest.mark.parametrize("step", ["PREPARED", "RECORDED", "DECIDED", "COMMIT_SENT"])

@@ -16,14 +16,14 @@ from sqlalchemy.orm import Session
 
 from meta_client.errors import NotInTransaction
 from meta_client.outbox import Relay, rows, tables
-from meta_client.outbox.errors import NoOutbox
+from meta_client.outbox.errors import NoOutbox, RowsChanged
 from meta_client.producer.partitioners import PartitionContext
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.requests import TopicVerb
 from meta_client.transactions import CommitStep
 from tests.fixtures.reading import read_whole
 from tests.fixtures.topic_commands import done
-from tests.meta_client.outbox.conftest import TABLES, OutboxWorld
+from tests.meta_client.outbox.conftest import LOCK_WAITS, TABLES, OutboxWorld
 from tests.meta_client.transactions.conftest import PARTITIONS, do
 from tests.meta_client.transactions.django_shop import use
 
@@ -38,7 +38,6 @@ RIGHTS = {
         "metaq_decision_table": "SELECT, UPDATE (generation)",
     },
 }
-WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 def drain(relay: Relay) -> None:
@@ -367,7 +366,7 @@ def test_rows_that_another_program_deletes_are_not_sent_twice_or_lost(on_postgre
         waiting = threading.Thread(target=relay.run_pass)
         waiting.start()
         deadline = time.monotonic() + 60
-        while on_postgres.world.deciding.query(WAITS) == [(0,)]:
+        while on_postgres.world.deciding.query(LOCK_WAITS["postgres"]) == [(0,)]:
             assert time.monotonic() < deadline
         connection.commit()
         waiting.join()
@@ -415,6 +414,26 @@ def test_many_are_counted_by_their_ids(outboxed: OutboxWorld, monkeypatch: pytes
         assert rows.retry(connection, [1, 2, 3]) == 1
         assert rows.retry(connection, None) == 0
         assert [row.payload for row in rows.oldest(connection, (), 10, 1_000)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("outboxed", ["postgres", "mariadb"], indirect=True)
+@pytest.mark.parametrize("table", ["metaq_outbox", "metaq_outbox_aside"])
+def test_a_message_that_another_process_takes_does_not_change_tables(outboxed: OutboxWorld, table: str) -> None:
+    """A relay has sent it, or an operator given it up, in a transaction that commits meanwhile."""
+    outboxed.work(1)
+    with outboxed.engine.connect() as connection, outboxed.engine.connect() as other, ThreadPoolExecutor() as thread:
+        if is_aside := table == "metaq_outbox_aside":
+            rows.set_aside(connection, 1, "refused")
+        other.execute(text(f"DELETE FROM {table}"))
+        waiting = thread.submit(*((rows.retry, connection, None) if is_aside else (rows.set_aside, connection, 1, "no")))
+        deadline = time.monotonic() + 60
+        while outboxed.world.deciding.query(LOCK_WAITS[outboxed.world.deciding.kind]) == [(0,)]:
+            assert time.monotonic() < deadline
+        other.commit()
+        with pytest.raises(RowsChanged):
+            waiting.result(60)
+        connection.rollback()
+    assert outboxed.status()[::2] == (0, 0)
 
 
 def test_without_an_outbox_the_command_is_named(on_postgres: OutboxWorld) -> None:
