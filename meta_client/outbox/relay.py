@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 ROWS_MAX: Final = 4_000  # of a batch
 BYTES_MAX: Final = 8 * 1024 * 1024
 INTERVAL_S: Final = 0.05  # between two looks at an empty outbox
+PAUSES: Final = 4  # as long as a look that passed over a long backlog; PASS_OVER_S at most
 PASS_OVER_S: Final = 1.0  # a topic that no broker takes now
 PASS_OVER_S_MAX: Final = 10.0  # where it takes long to find out, as of a broker that gives no answer
 STATUS_S: Final = 5.0
@@ -106,6 +107,7 @@ class Relay:
         self._backoff = Backoff()
         self._check_at = 0.0  # when the generation is read again
         self._began = 0.0  # the last pass
+        self._look_s = 0.0  # length of the last look that found nothing
         self._status: OutboxStatus | None = None
         self._status_read_at = -STATUS_S
         self._pass_ended_at: float | None = None
@@ -162,7 +164,8 @@ class Relay:
     @property
     def pause_s(self) -> float:
         """Seconds to wait before the next pass, after one that moved nothing."""
-        return max(self._interval_s, self._backoff.backoff_s(time.monotonic()))
+        pause_s = min(PAUSES * self._look_s, PASS_OVER_S)
+        return max(self._interval_s, pause_s, self._backoff.backoff_s(time.monotonic()))
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
@@ -228,8 +231,9 @@ class Relay:
         now = time.monotonic()
         over = {topic: until for topic, until in self._passed_over.items() if until > now}
         with self._engine.connect() as connection:
+            began = time.monotonic()
             if not self._has_moved and not rows.has_waiting(connection, over):
-                self._passed_over = over
+                self._passed_over, self._look_s = over, time.monotonic() - began
                 return False
             self._check_newest(connection, now)
             connection.rollback()

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from meta_client.errors import NotInTransaction
 from meta_client.outbox import Relay, rows, tables
 from meta_client.outbox.errors import NoOutbox, RowsChanged
+from meta_client.outbox.relay import INTERVAL_S
 from meta_client.producer.partitioners import PartitionContext
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.requests import TopicVerb
@@ -235,6 +236,25 @@ def test_a_broker_that_has_not_committed_holds_up_the_topics_of_its_part_alone(w
         with wide.engine.connect() as connection:
             (last,) = rows.lock(connection)
         assert (last.broker_id, last.topics) == (brokers[1].broker_id, ("bills",))
+
+
+def test_a_look_that_takes_long_is_repeated_less_often(on_postgres: OutboxWorld) -> None:
+    """As one that passes over a million messages of a topic without a broker."""
+    relay = on_postgres.relay()
+    drain(relay)
+    assert relay.pause_s == INTERVAL_S
+    with on_postgres.engine.connect() as connection, ThreadPoolExecutor() as thread:
+        connection.execute(text("LOCK TABLE metaq_outbox"))
+        looking = thread.submit(relay._run_pass)
+        deadline = time.monotonic() + 60
+        while on_postgres.world.deciding.query(LOCK_WAITS["postgres"]) == [(0,)]:
+            assert time.monotonic() < deadline
+        time.sleep(INTERVAL_S)
+        connection.rollback()
+        assert not looking.result(60)
+    assert relay.pause_s > 2 * INTERVAL_S
+    drain(relay)
+    assert relay.pause_s == INTERVAL_S
 
 
 def test_what_no_relay_wrote_moves_nothing(on_postgres: OutboxWorld) -> None:
