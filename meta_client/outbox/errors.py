@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from meta_client.coordinator.errors import CannotEnlist, Unreachable
+from meta_client.errors import SendRefused
 from meta_client.protocol.errors import MetaError
 from meta_client.sql.core import exc
 from meta_client.transactions.statements import one_line
@@ -43,3 +44,10 @@ class DamagedRow(NoOutbox):
 class RowsChanged(MetaError):
     """Another program than a relay changed rows while they were moved. Nothing was moved, and relays try again: leave
     rows to them."""
+
+
+def refusal_in(error: BaseException | None) -> SendRefused | None:
+    """Return the broker's refusal of a message that *error* comes from; None if it has another cause."""
+    while error is not None and not isinstance(error, SendRefused):
+        error = error.__cause__
+    return error

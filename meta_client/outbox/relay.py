@@ -8,21 +8,20 @@ a topic: while a broker has not committed its part of a batch, the topics of tha
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 from meta_client.client import Client
-from meta_client.coordinator.errors import PrepareFailed
-from meta_client.errors import NoBroker, NoPartition, PartitionClosed, SendRefused, TryAgain
+from meta_client.coordinator.errors import PrepareFailed, Unreachable
+from meta_client.errors import NoBroker, NoPartition, PartitionClosed, TryAgain
 from meta_client.net.backoff import Backoff
 from meta_client.outbox import rows
 from meta_client.outbox.batches import BatchBranch, branches_of
 from meta_client.outbox.earlier_batches import EarlierBatches
 from meta_client.outbox.engines import engine_at
-from meta_client.outbox.errors import NoOutbox, RowsChanged, outbox_errors
+from meta_client.outbox.errors import NoOutbox, RowsChanged, outbox_errors, refusal_in
 from meta_client.outbox.rows import OutboxRow, OutboxStatus
 from meta_client.outbox.tables import RELAY_TABLE, is_complete
 from meta_client.producer.branch_batch import BranchHandle
@@ -210,7 +209,7 @@ class Relay:
             return True
         except PrepareFailed as error:
             self._limit = max(1, len(self._sent) // 2)  # the refused one may be any of them; or they were too many
-            match _refusal_in(error):
+            match refusal_in(error):
                 case None:
                     unanswered = self._unanswered() if isinstance(error.__cause__, XaError) else ()
                     if not unanswered:
@@ -237,24 +236,39 @@ class Relay:
                 return False
             self._check_newest(connection, now)
             connection.rollback()
-            waiting = self._move_batch(connection, set(over))
+            recorded = rows.lock(connection)  # before MySQL takes the snapshot that reads see: what others did is in it
+            left = self._earlier.left(recorded)
+            if late := [branch for branch in left if not over.keys() >= set(branch.topics)]:
+                self._commit_earlier(late, connection)
+                return True
+            held = {topic for branch in left for topic in branch.topics}
+            waiting = self._move_batch(connection, over.keys() | held, left)
         taken = {row.topic for row in self._sent}
         self._passed_over = {topic: until for topic, until in self._passed_over.items() if topic not in taken}
         return len(waiting) == self._limit or bool(waiting and waiting[-1].until >= BYTES_MAX)
 
-    def _move_batch(self, connection: Connection, over: set[str]) -> Sequence[OutboxRow]:
-        """Move the oldest messages of topics that are not *over*; return those that were looked at."""
+    def _commit_earlier(self, late: Sequence[BatchBranch], connection: Connection) -> None:
+        """Have brokers commit what is left of batches before, whose relay may have died; pass over the topics of those
+        that do not."""
+        undone = [branch for branch in late if branch.broker_id in rows.brokers_of(connection, branch.gtrid)]
+        connection.rollback()  # unlocked: a broker may take seconds to answer
+        self._earlier.confirm(set(late).difference(undone))
+        for branch in undone:
+            try:
+                self._earlier.commit(branch)
+            except Unreachable as error:
+                self._pass_over(branch.topics, error)
+
+    def _move_batch(
+        self, connection: Connection, over: Collection[str], left: Sequence[BatchBranch]
+    ) -> Sequence[OutboxRow]:
+        """Move the oldest messages of topics that are not *over*; return those that were looked at. *left*: of batches
+        before."""
         branches: list[BatchBranch] = []
         waiting: Sequence[OutboxRow] = ()
         try:
-            recorded = rows.lock(connection)  # before MySQL takes the snapshot that reads see: what others did is in it
             # It waits for the brokers: a batch that is prepared later may be committed earlier.
             with self._client.transaction(connection, wait=COMMIT_S) as transaction:
-                left = self._earlier.commit(recorded, over, partial(rows.brokers_of, connection))
-                for branch, reason in left.items():
-                    over.update(branch.topics)
-                    if reason is not None:
-                        self._pass_over(branch.topics, reason)
                 transaction.join(self._producer)
                 waiting = rows.oldest(connection, over, self._limit, BYTES_MAX)
                 self._send(waiting)
@@ -334,10 +348,3 @@ class Relay:
         if reason != self.trouble:
             log.warning("outbox not moved, and tried again reason=%s", reason)
         self.trouble = reason
-
-
-def _refusal_in(error: BaseException | None) -> SendRefused | None:
-    """Return the broker's refusal of a message that *error* comes from; None if it has another cause."""
-    while error is not None and not isinstance(error, SendRefused):
-        error = error.__cause__
-    return error

@@ -75,8 +75,8 @@ class Brokers:
         self, gtrid: str, sent: SentCommit | int, limit: Deadline, wait: Callable[[float], bool]
     ) -> None:
         """Confirm *sent*, or commit at the broker that could not be reached; no attempt lasts beyond *limit*. *wait*
-        sleeps the given seconds and returns True to give up. Raises HeuristicOutcome, and CoordinatorClosed after giving
-        up."""
+        sleeps the given seconds and returns True to give up. Raises HeuristicOutcome, CoordinatorClosed after that.
+        """
         broker_id, on_its_way = (sent, None) if isinstance(sent, int) else (sent.broker_id, sent)
         branch = self._branch(gtrid, broker_id, on_its_way, limit)
         commit_until_done(branch, _whole(gtrid), "", wait)

@@ -445,7 +445,9 @@ def test_a_message_that_another_process_takes_does_not_change_tables(outboxed: O
         if is_aside := table == "metaq_outbox_aside":
             rows.set_aside(connection, 1, "refused")
         other.execute(text(f"DELETE FROM {table}"))
-        waiting = thread.submit(*((rows.retry, connection, None) if is_aside else (rows.set_aside, connection, 1, "no")))
+        waiting = thread.submit(
+            *((rows.retry, connection, None) if is_aside else (rows.set_aside, connection, 1, "no"))
+        )
         deadline = time.monotonic() + 60
         while outboxed.world.deciding.query(LOCK_WAITS[outboxed.world.deciding.kind]) == [(0,)]:
             assert time.monotonic() < deadline
