@@ -11,12 +11,13 @@ import click
 
 from meta_client.cli.decision_table import database_option, raised_again
 from meta_client.cli.options import connected
-from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.output import confirm, json_option, print_rows, zk_option
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from meta_client.operations.option_types import ExpectedParam, Seconds
 from meta_client.operations.text import age_text, printable, tell
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.protocol.compression import Codec
+from meta_client.protocol.integers import INT32_MAX
 from zk.tree.nodes import INT64_MAX
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _run_passes(moving: "Relay", *, once: bool, as_json: bool) -> None:
 @database_option
 @json_option
 def list_waiting(url: str, as_json: bool) -> None:
-    """Count what waits, and list the messages that were set aside, with the reason.
+    """Count what waits, name brokers that hold messages back, and list those that were set aside, with the reason.
 
     Once the cause is mended: `metaq outbox retry`. To give one up, delete its row in metaq_outbox_aside. More than
     100,000 are counted by their ids, which may be too many. Exit status 1 if some are set aside.
@@ -183,12 +184,17 @@ def list_waiting(url: str, as_json: bool) -> None:
 
     with _opened(url) as connection:
         found, aside = rows.status(connection), rows.aside_rows(connection, LISTED_MAX)
+        held = rows.unconfirmed(connection)
     if as_json:
-        click.echo(json.dumps(found._asdict() | {"rows": [row._asdict() for row in aside]}))
+        listed = {"unconfirmed": [branch._asdict() for branch in held], "rows": [row._asdict() for row in aside]}
+        click.echo(json.dumps(found._asdict() | listed))
     else:
         oldest = "" if found.oldest_age_s is None else f", the oldest for {age_text(found.oldest_age_s)}"
         moved = "never" if found.relayed_age_s is None else f"{age_text(found.relayed_age_s)} ago"
         click.echo(f"{found.waiting} wait{oldest}; last moved: {moved}; {found.aside} set aside")
+        for branch in held:
+            topics = ", ".join(map(printable, branch.topics))
+            click.echo(f"messages of {topics} wait until broker {branch.broker_id} has committed {branch.gtrid}")
         if aside:
             shown = [row._asdict() | {"age": age_text(row.age_s), "reason": printable(row.reason)} for row in aside]
             print_rows(COLUMNS, shown, as_json=False, empty="")
@@ -211,6 +217,26 @@ def retry(url: str, ids: tuple[int, ...], is_all: bool) -> None:
     with _opened(url) as connection:
         count = rows.retry(connection, None if is_all else ids)
     click.echo(f"{count} wait again")
+
+
+@outbox.command()
+@database_option
+@click.argument("broker", type=click.IntRange(0, INT32_MAX))
+@click.option("--yes", is_flag=True, help="Ask no question.")
+def release(url: str, broker: int, yes: bool) -> None:
+    """Have messages wait no longer for BROKER, which never comes back.
+
+    It has not confirmed its parts of batches that are committed: their messages are lost with it, or come late if it
+    comes back, behind others of their topics. `metaq outbox list` shows them. Exit status 1 if declined.
+    """
+    from meta_client.outbox import rows
+
+    if not yes:
+        confirm(f"is broker {broker} gone for good, with the messages that it has not confirmed?")
+    with _opened(url) as connection:
+        gone = rows.release(connection, broker)
+    topics = sorted({printable(topic) for branch in gone for topic in branch.topics})
+    click.echo(f"{len(gone)} given up{': ' if topics else ''}{', '.join(topics)}")
 
 
 @contextlib.contextmanager

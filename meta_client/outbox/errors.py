@@ -35,7 +35,7 @@ def outbox_errors() -> Iterator[None]:
 
 class DamagedRow(NoOutbox):
     """The row that relays lock holds what no relay wrote. Nothing was moved: have brokers end what `metaq txn list`
-    shows, then empty its column `batches`."""
+    shows, then set its column `batches` to NULL."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"column batches of metaq_outbox_relay is damaged ({why})")

@@ -76,6 +76,8 @@ _REMOVE_ARRAY: Final = delete(OUTBOX).where(OUTBOX.c.id == any_(bindparam("ids",
 _TOUCH: Final = update(RELAY).values(only_one=1)
 _LOCK: Final = select(RELAY.c.batches).with_for_update()
 _RECORD: Final = update(RELAY).values(batches=bindparam("the_batches"), relayed_at=func.now())
+_READ_BATCHES: Final = select(RELAY.c.batches)
+_WRITE_BATCHES: Final = update(RELAY).values(batches=bindparam("the_batches"))
 _DECISION: Final = known_table(DECISIONS, *map(known_column, ("gtrid", "outcome", "brokers"))).c
 _IDENTITY: Final = known_table(IDENTITY, *map(known_column, ("table_id", "generation"))).c
 _IS_COMMIT: Final = (_DECISION.gtrid == bindparam("gtrid")) & (_DECISION.outcome == RowDecision.COMMIT.value)
@@ -184,6 +186,24 @@ def remove(connection: Connection, ids: Collection[int]) -> int:
         return connection.execute(_REMOVE_ONE, [{"the_id": row_id} for row_id in ids]).rowcount
     statement = _REMOVE_ARRAY if connection.dialect.name == "postgresql" else _REMOVE
     return connection.execute(statement, {"ids": list(ids)}).rowcount
+
+
+def unconfirmed(connection: Connection) -> list[BatchBranch]:
+    """Return branches that brokers may not have committed: messages of their topics wait until they have. Raises
+    DamagedRow."""
+    recorded = load(connection.scalar(_READ_BATCHES) or "")
+    return [branch for branch in recorded if branch.broker_id in brokers_of(connection, branch.gtrid)]
+
+
+def release(connection: Connection, broker_id: int) -> list[BatchBranch]:
+    """Have messages wait no longer for the branches of a broker; return these. Commits. Raises NoOutbox
+    (DamagedRow)."""
+    recorded = lock(connection)
+    gone = [branch for branch in recorded if branch.broker_id == broker_id]
+    if gone:
+        connection.execute(_WRITE_BATCHES, {"the_batches": dump([each for each in recorded if each not in gone])})
+    connection.commit()
+    return gone
 
 
 def set_aside(connection: Connection, row_id: int, reason: str) -> None:

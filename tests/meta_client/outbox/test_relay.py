@@ -224,6 +224,9 @@ def test_a_broker_that_has_not_committed_holds_up_the_topics_of_its_part_alone(w
             assert time.monotonic() < deadline, relay.trouble
             relay.run_pass()
         assert wide.status().waiting == 2
+        with wide.engine.connect() as connection:
+            held = {each.broker_id: each.topics for each in rows.unconfirmed(connection)}
+        assert held[1] == ("bills",)
         brokers[1].start()
         while wide.status().waiting:
             assert time.monotonic() < deadline, relay.trouble
