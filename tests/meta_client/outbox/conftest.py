@@ -58,6 +58,11 @@ class OutboxWorld:
             return rows.status(connection)
 
 
+def drain(relay: Relay) -> None:
+    while relay.run_pass():
+        pass
+
+
 @pytest.fixture(params=["postgres", "sqlite", "mariadb"])
 def outboxed(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[OutboxWorld]:
     with running_world(make(request.param, request), broker_pool) as world:

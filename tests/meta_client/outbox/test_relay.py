@@ -4,46 +4,19 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
-import psycopg
 import pytest
-from django.db import connections
-from django.db.transaction import atomic
-from psycopg.conninfo import make_conninfo
 from sqlalchemy import text
-from sqlalchemy.orm import Session
 
-from meta_client.errors import NotInTransaction
-from meta_client.outbox import Relay, rows, tables
-from meta_client.outbox.errors import NoOutbox, RowsChanged
+from meta_client.outbox import Relay, rows
 from meta_client.outbox.relay import INTERVAL_S
 from meta_client.producer.partitioners import PartitionContext
-from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.requests import TopicVerb
 from meta_client.transactions import CommitStep
 from tests.fixtures.reading import read_whole
 from tests.fixtures.topic_commands import done
-from tests.meta_client.outbox.conftest import LOCK_WAITS, TABLES, OutboxWorld
+from tests.meta_client.outbox.conftest import LOCK_WAITS, OutboxWorld, drain
 from tests.meta_client.transactions.conftest import PARTITIONS, do
-from tests.meta_client.transactions.django_shop import use
-
-ROOT = Path(__file__).parents[3]
-RIGHTS = {
-    "outbox_service": {"metaq_outbox": "INSERT"},
-    "outbox_relay": {
-        "metaq_outbox": "SELECT, DELETE",
-        "metaq_outbox_aside": "SELECT, INSERT",
-        "metaq_outbox_relay": "SELECT, UPDATE",
-        "metaq_decision": "SELECT, INSERT, UPDATE, DELETE",
-        "metaq_decision_table": "SELECT, UPDATE (generation)",
-    },
-}
-
-
-def drain(relay: Relay) -> None:
-    while relay.run_pass():
-        pass
 
 
 def test_what_commits_is_moved_once_and_what_does_not_never(outboxed: OutboxWorld) -> None:
@@ -242,7 +215,7 @@ def test_a_broker_that_has_not_committed_holds_up_the_topics_of_its_part_alone(w
 
 
 def test_a_look_that_takes_long_is_repeated_less_often(on_postgres: OutboxWorld) -> None:
-    """As one that passes over a million messages of a topic without a broker."""
+    """Looks are long that pass over a million messages of a topic without a broker."""
     relay = on_postgres.relay()
     drain(relay)
     assert relay.pause_s == INTERVAL_S
@@ -315,57 +288,6 @@ def test_a_broker_s_death_keeps_everything(on_postgres: OutboxWorld) -> None:
         on_postgres.world.check([1, 2])
 
 
-def test_what_no_broker_would_take_is_refused_at_once(outboxed: OutboxWorld) -> None:
-    with closing(outboxed.world.deciding.connect()) as connection:
-        with pytest.raises(LocalProtocolError, match="is longer than"):
-            outboxed.outbox.send(connection, "orders", bytes(2 << 20), "a")
-        with pytest.raises(LocalProtocolError, match="300 characters, an outbox takes 255"):
-            outboxed.outbox.send(connection, "o" * 300, b"")
-        with pytest.raises(LocalProtocolError, match=r"'a\\x00b' has a zero character, which databases refuse"):
-            outboxed.outbox.send(connection, "orders", b"", "a\0b")
-        with pytest.raises(TypeError, match="a payload is bytes"):
-            outboxed.outbox.send(connection, "orders", "text")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="is no partition"):
-            outboxed.outbox.send(connection, "orders", b"", partition="x")
-        connection.commit()
-    assert outboxed.status().waiting == 0
-
-
-def test_a_connection_that_commits_by_itself_is_refused(on_postgres: OutboxWorld) -> None:
-    with closing(on_postgres.world.deciding.connect()) as connection:
-        connection.autocommit = True
-        with pytest.raises(NotInTransaction):
-            on_postgres.outbox.send(connection, "orders", b"")
-        with connection.transaction():
-            on_postgres.outbox.send(connection, "orders", b"1")
-            with connection.transaction(force_rollback=True):
-                on_postgres.outbox.send(connection, "orders", b"2")
-    assert on_postgres.status().waiting == 1
-
-
-def test_a_session_of_sqlalchemy(on_postgres: OutboxWorld) -> None:
-    with Session(on_postgres.engine) as session:
-        session.execute(text("INSERT INTO numbers VALUES (1)"))
-        on_postgres.outbox.send(session, "orders", b"1")
-        session.commit()
-    drain(on_postgres.relay())
-    on_postgres.world.check([1])
-
-
-def test_inside_django_s_atomic(outboxed: OutboxWorld) -> None:
-    alias = use(outboxed.url.removeprefix("sqlite:///"))
-    django = connections[alias]
-    with atomic(using=alias):
-        django.cursor().execute("INSERT INTO numbers VALUES (1)")
-        outboxed.outbox.send(django.connection, "orders", b"1")
-        with pytest.raises(LookupError), atomic(using=alias):  # noqa: PT012 - the block is what is tested
-            outboxed.outbox.send(django.connection, "orders", b"2")
-            raise LookupError
-    django.close()
-    drain(outboxed.relay())
-    outboxed.world.check([1])
-
-
 @pytest.mark.parametrize(("payload", "attribute"), [(bytes(900_000), None), (b"", "a" * 900_000)])
 def test_a_large_backlog_takes_little_memory_at_a_time(
     on_postgres: OutboxWorld, payload: bytes, attribute: str | None
@@ -398,90 +320,3 @@ def test_rows_that_another_program_deletes_are_not_sent_twice_or_lost(on_postgre
     assert [
         message.payload for message in read_whole(on_postgres.world.client, "orders", 4, on_postgres.world.begins)
     ] == [b"2"]
-
-
-def test_the_rights_that_the_documents_name_are_enough(on_postgres: OutboxWorld) -> None:
-    execute = on_postgres.world.deciding.execute
-    documents = (ROOT / "docs/outbox.md").read_text() + (ROOT / "docs/transactions.md").read_text()
-    for role, rights in RIGHTS.items():
-        execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p'")
-        for table, names in rights.items():
-            assert f"`{names}` on `{table}`" in " ".join(documents.split())
-            execute(f"GRANT {names} ON {table} TO {role}")
-    execute("GRANT INSERT ON numbers TO outbox_service")
-    try:
-        with closing(psycopg.connect(on_postgres.url, user="outbox_service", password="p")) as connection:
-            for number in (1, 2):
-                connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
-                on_postgres.outbox.send(connection, "orders", b"%d" % number)
-            connection.commit()
-        execute("UPDATE metaq_outbox SET partition = 'x' WHERE id = 2")
-        url = make_conninfo(on_postgres.url, user="outbox_relay", password="p")
-        with closing(Relay(on_postgres.world.client, url)) as relay:
-            relay.check()
-            drain(relay)
-            assert (relay.counts.moved, relay.counts.refused, relay.trouble) == (1, 1, None)
-    finally:
-        execute("".join(f"DROP OWNED BY {role}; DROP ROLE {role};" for role in RIGHTS))
-
-
-def test_many_are_counted_by_their_ids(outboxed: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    outboxed.work(*range(5))
-    with outboxed.engine.connect() as connection:
-        rows.set_aside(connection, 2, "x" * 2_000)
-        assert outboxed.status()[::2] == (4, 1)
-        monkeypatch.setattr(rows, "COUNTED_MAX", 3)
-        assert outboxed.status()[::2] == (5, 1)
-        (row,) = rows.aside_rows(connection, 10)
-        assert (row.id, row.topic, row.attribute, row.bytes, len(row.reason)) == (2, "orders", "1", 1, 1_000)
-        assert rows.retry(connection, [1, 2, 3]) == 1
-        assert rows.retry(connection, None) == 0
-        assert [row.payload for row in rows.oldest(connection, (), 10, 1_000)] == [b"0", b"1", b"2", b"3", b"4"]
-
-
-@pytest.mark.parametrize("outboxed", ["postgres", "mariadb"], indirect=True)
-@pytest.mark.parametrize("table", ["metaq_outbox", "metaq_outbox_aside"])
-def test_a_message_that_another_process_takes_does_not_change_tables(outboxed: OutboxWorld, table: str) -> None:
-    """A relay has sent it, or an operator given it up, in a transaction that commits meanwhile."""
-    outboxed.work(1)
-    with outboxed.engine.connect() as connection, outboxed.engine.connect() as other, ThreadPoolExecutor() as thread:
-        if is_aside := table == "metaq_outbox_aside":
-            rows.set_aside(connection, 1, "refused")
-        other.execute(text(f"DELETE FROM {table}"))
-        waiting = thread.submit(
-            *((rows.retry, connection, None) if is_aside else (rows.set_aside, connection, 1, "no"))
-        )
-        deadline = time.monotonic() + 60
-        while outboxed.world.deciding.query(LOCK_WAITS[outboxed.world.deciding.kind]) == [(0,)]:
-            assert time.monotonic() < deadline
-        other.commit()
-        with pytest.raises(RowsChanged):
-            waiting.result(60)
-        connection.rollback()
-    assert outboxed.status()[::2] == (0, 0)
-
-
-def test_without_an_outbox_the_command_is_named(on_postgres: OutboxWorld) -> None:
-    on_postgres.world.deciding.execute("DROP TABLE metaq_outbox_relay")
-    with pytest.raises(NoOutbox, match=r"metaq_outbox_relay.* does not exist.*; run `metaq outbox init"):
-        on_postgres.relay().check()
-    with on_postgres.engine.connect() as connection:
-        tables.create(connection)
-        connection.execute(text("DELETE FROM metaq_outbox_relay"))
-        connection.commit()
-    with pytest.raises(NoOutbox, match="is empty"):
-        on_postgres.relay().check()
-
-
-def test_an_outbox_is_made_by_several_at_once(on_postgres: OutboxWorld) -> None:
-    """Make the tables as services do that begin together."""
-    for table in TABLES:
-        on_postgres.world.deciding.execute(f"DROP TABLE {table}")
-
-    def make(_: int) -> None:
-        with on_postgres.engine.connect() as connection:
-            tables.create(connection)
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(make, range(4)))
-    on_postgres.relay().check()

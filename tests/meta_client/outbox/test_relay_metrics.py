@@ -9,8 +9,7 @@ import pytest
 from meta_client.outbox import Relay
 from meta_client.outbox.relay_metrics import ASIDE, WAITING, ready, samples
 from meta_client.transactions import CommitStep
-from tests.meta_client.outbox.conftest import OutboxWorld
-from tests.meta_client.outbox.test_relay import drain
+from tests.meta_client.outbox.conftest import OutboxWorld, drain
 
 
 def values(relay: Relay) -> dict[str, Any]:
