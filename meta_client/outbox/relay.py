@@ -21,7 +21,7 @@ from meta_client.outbox import rows
 from meta_client.outbox.batches import BatchBranch, branches_of
 from meta_client.outbox.earlier_batches import EarlierBatches
 from meta_client.outbox.engines import engine_at
-from meta_client.outbox.errors import NoOutbox, RowsChanged, outbox_errors, refusal_in
+from meta_client.outbox.errors import NoOutbox, outbox_errors, refusal_in
 from meta_client.outbox.rows import OutboxRow, OutboxStatus
 from meta_client.outbox.tables import RELAY_TABLE, is_complete
 from meta_client.producer.branch_batch import BranchHandle
@@ -98,9 +98,8 @@ class Relay:
         self._rows_max = rows_max
         self._interval_s = interval_s
         self._limit = rows_max  # of the next batch
-        self._sent: list[OutboxRow] = []  # of the last one
+        self._sent: list[tuple[OutboxRow, BranchHandle]] = []  # of the last one
         self._has_moved = False  # by the last pass: there may be more
-        self._handles: list[BranchHandle] = []  # of these
         self._earlier = EarlierBatches(client)
         self._passed_over: dict[str, float] = {}  # by topic that no broker takes: when it is tried again
         self._backoff = Backoff()
@@ -201,7 +200,7 @@ class Relay:
                 self._closing.wait(self.pause_s)
 
     def _run_pass(self) -> bool:
-        self._sent, self._handles, self._began = [], [], time.monotonic()
+        self._sent, self._began = [], time.monotonic()
         try:
             is_full = self._move()
         except _Unsendable as error:
@@ -218,7 +217,7 @@ class Relay:
                 case TryAgain() | PartitionClosed() as refusal:
                     self._pass_over((refusal.destination.topic,), refusal)
                 case refusal if len(self._sent) == 1:
-                    self._set_aside(self._sent[0], one_line(refusal))
+                    self._set_aside(self._sent[0][0], one_line(refusal))
             return True
         self._has_moved = bool(self._sent)
         self._limit = min(self._rows_max, self._limit * 2)
@@ -243,7 +242,7 @@ class Relay:
                 return True
             held = {topic for branch in left for topic in branch.topics}
             waiting = self._move_batch(connection, over.keys() | held, left)
-        taken = {row.topic for row in self._sent}
+        taken = {row.topic for row, _ in self._sent}
         self._passed_over = {topic: until for topic, until in self._passed_over.items() if topic not in taken}
         return len(waiting) == self._limit or bool(waiting and waiting[-1].until >= BYTES_MAX)
 
@@ -273,10 +272,9 @@ class Relay:
                 waiting = rows.oldest(connection, over, self._limit, BYTES_MAX)
                 self._send(waiting)
                 if self._sent:
-                    if rows.remove(connection, [row.id for row in self._sent]) != len(self._sent):
-                        raise RowsChanged("rows of the outbox were changed while they were moved: nothing was moved")
-                    sent = zip(self._sent, self._handles, strict=True)
-                    branches = branches_of(transaction.gtrid, ((row.topic, handle.partition) for row, handle in sent))
+                    rows.remove(connection, [row.id for row, _ in self._sent])
+                    places = ((row.topic, handle.partition) for row, handle in self._sent)
+                    branches = branches_of(transaction.gtrid, places)
                     rows.record_batches(connection, [*left, *branches])
         except NotConfirmed as error:
             branches = [branch for branch in branches if branch.broker_id not in error.brokers]
@@ -309,8 +307,7 @@ class Relay:
                 raise _Unsendable(row, error) from error
             else:
                 assert isinstance(handle, BranchHandle)  # the producer has joined the block
-                self._sent.append(row)
-                self._handles.append(handle)
+                self._sent.append((row, handle))
 
     def _is_up(self, row: OutboxRow) -> bool:
         """Return whether the broker that the message names is up: then it does not have the partition."""
@@ -320,7 +317,7 @@ class Relay:
     def _unanswered(self) -> set[str]:
         """Return the topics of messages that no broker has answered."""
         found = set[str]()
-        for row, handle in zip(self._sent, self._handles, strict=True):
+        for row, handle in self._sent:
             try:
                 handle.result(0)
             except MetaError:

@@ -74,9 +74,9 @@ _REMOVE: Final = delete(OUTBOX).where(OUTBOX.c.id.in_(bindparam("ids", expanding
 _REMOVE_ONE: Final = delete(OUTBOX).where(OUTBOX.c.id == bindparam("the_id"))
 _REMOVE_ARRAY: Final = delete(OUTBOX).where(OUTBOX.c.id == any_(bindparam("ids", type_=ARRAY(BigInteger))))
 _TOUCH: Final = update(RELAY).values(only_one=1)
-_LOCK: Final = select(RELAY.c.batches).with_for_update()
 _RECORD: Final = update(RELAY).values(batches=bindparam("the_batches"), relayed_at=func.now())
 _READ_BATCHES: Final = select(RELAY.c.batches)
+_LOCK: Final = _READ_BATCHES.with_for_update()
 _WRITE_BATCHES: Final = update(RELAY).values(batches=bindparam("the_batches"))
 _DECISION: Final = known_table(DECISIONS, *map(known_column, ("gtrid", "outcome", "brokers"))).c
 _IDENTITY: Final = known_table(IDENTITY, *map(known_column, ("table_id", "generation"))).c
@@ -180,12 +180,14 @@ def record_batches(connection: Connection, branches: Sequence[BatchBranch]) -> N
     connection.execute(_RECORD, {"the_batches": dump(branches)})
 
 
-def remove(connection: Connection, ids: Collection[int]) -> int:
-    """Delete messages; return how many were there."""
+def remove(connection: Connection, ids: Collection[int]) -> None:
+    """Delete messages. Raises RowsChanged unless all are there."""
     if connection.dialect.name in _LOCKS_WHAT_IT_PASSES:
-        return connection.execute(_REMOVE_ONE, [{"the_id": row_id} for row_id in ids]).rowcount
-    statement = _REMOVE_ARRAY if connection.dialect.name == "postgresql" else _REMOVE
-    return connection.execute(statement, {"ids": list(ids)}).rowcount
+        removed = connection.execute(_REMOVE_ONE, [{"the_id": row_id} for row_id in ids]).rowcount
+    else:
+        statement = _REMOVE_ARRAY if connection.dialect.name == "postgresql" else _REMOVE
+        removed = connection.execute(statement, {"ids": list(ids)}).rowcount
+    _check_count(removed, len(ids))
 
 
 def unconfirmed(connection: Connection) -> list[BatchBranch]:
@@ -201,7 +203,9 @@ def release(connection: Connection, broker_id: int) -> list[BatchBranch]:
     recorded = lock(connection)
     gone = [branch for branch in recorded if branch.broker_id == broker_id]
     if gone:
-        connection.execute(_WRITE_BATCHES, {"the_batches": dump([each for each in recorded if each not in gone])})
+        connection.execute(
+            _WRITE_BATCHES, {"the_batches": dump([each for each in recorded if each.broker_id != broker_id])}
+        )
     connection.commit()
     return gone
 
@@ -227,9 +231,9 @@ def retry(connection: Connection, ids: Collection[int] | None) -> int:
     return len(found)
 
 
-def _check_count(removed: int, copied: int) -> None:
-    """Raise RowsChanged if another process has removed what was copied: the message would be there twice."""
-    if removed != copied:
+def _check_count(removed: int, read: int) -> None:
+    """Raise RowsChanged if another process has removed what was read: a message would be there twice."""
+    if removed != read:
         raise RowsChanged("rows of the outbox were changed while they were moved: nothing was moved")
 
 
