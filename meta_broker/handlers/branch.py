@@ -72,6 +72,7 @@ class BranchHandler:
         except ValueError as error:
             self._replies.send_after_all(command, peer, Status.BAD_REQUEST, str(error).encode())
             return
+        report["now_ms"] = store.now_ms()
         answer = encode_result(Status.SUCCESS, json.dumps(report).encode(), command.opaque)
         self._replies.send(command, peer, result, answer)
 

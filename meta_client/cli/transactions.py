@@ -97,7 +97,8 @@ def list_branches(zk: str, directory: Path | None, qualifier: str | None, as_jso
     with opened_branches(zk, directory) as branches:
         reports = branches.listed(qualifier)
         failures = branches.failures
-    rows = [in_doubt_row(report, _key(report["key"]), time.time()) for report in reports]
+    now_ms = time.time_ns() // 1_000_000
+    rows = [in_doubt_row(report, _key(report["key"]), now_ms) for report in reports]
     _print_listing(IN_DOUBT_COLUMNS, rows, failures, "nothing is in doubt", as_json=as_json)
 
 

@@ -4,6 +4,8 @@ A branch is looked at with the functions of `metaq txn list`, `show` and `ledger
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +20,7 @@ from meta_client.doctor.decisions import owner_of
 from meta_client.doctor.sources import NO_MASTER, problem_of
 from meta_client.doctor.verdicts import Owner
 from meta_client.metadata.topology import Directory, TopicView
-from meta_client.operations.branch_text import since_ms
+from meta_client.operations.branch_text import age_s, since_ms
 from meta_client.operations.branches import OnlineBranches
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
@@ -43,10 +45,14 @@ class ListedBranch:
     owner_name: str
 
     @property
-    def since_ms(self) -> int:
-        """Time since which it waits; 0: unknown."""
-        since = since_ms(self.report)
-        return since if 0 < since < 1 << 63 else 0
+    def age_s(self) -> float | None:
+        """Seconds that it has waited; None: unknown."""
+        return age_s(self.report, since_ms(self.report), time.time_ns() // 1_000_000)
+
+
+def oldest_first(one: ListedBranch) -> float:
+    """Key that sorts branches by age, those of unknown age first."""
+    return -math.inf if one.age_s is None else -one.age_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +71,9 @@ class InDoubt:
         return len(self.prepared) + len(self.left_out)
 
     @property
-    def oldest_ms(self) -> int | None:
-        return min((one.since_ms for one in self.prepared if one.since_ms), default=None)
+    def oldest_s(self) -> float | None:
+        """Age of the oldest branch; None: there is none, or it is unknown."""
+        return max((one.age_s for one in self.prepared if one.age_s is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +179,8 @@ async def read_in_doubt(client: Client, reads: Reads) -> InDoubt | Unknown:
         left_out += one.left_out
         unknown |= one.unknown
     return InDoubt(
-        tuple(sorted(prepared, key=lambda one: one.since_ms)),
-        tuple(sorted(ledger, key=lambda one: one.since_ms)),
+        tuple(sorted(prepared, key=oldest_first)),
+        tuple(sorted(ledger, key=oldest_first)),
         tuple(left_out),
         dict(sorted(unknown.items())),
     )

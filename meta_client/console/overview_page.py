@@ -1,7 +1,6 @@
 """Pages about brokers: overview, replication, journal."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -46,8 +45,7 @@ def _alerts(cluster: ShownCluster | Unknown, doubt: InDoubt | Unknown) -> Iterat
         return
     for broker_id, why in doubt.unknown.items():
         yield Alert("unknown", f"transactions of broker {broker_id}: {why}", "/transactions")
-    stuck_before_ms = (time.time() - STUCK_S) * 1000
-    if stuck := sum(0 < one.since_ms < stuck_before_ms for one in doubt.prepared):
+    if stuck := sum(one.age_s is not None and one.age_s > STUCK_S for one in doubt.prepared):
         more = " or more" if doubt.left_out else ""
         yield Alert("bad", f"in doubt for more than {STUCK_S / 60:.0f} min: {stuck}{more}", "/transactions")
     if doubt.left_out:

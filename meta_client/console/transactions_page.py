@@ -1,17 +1,26 @@
 """Pages about transactions: what is in doubt, the ledger, one branch, and the doctor's verdicts."""
 
 import asyncio
+import time
 from typing import Any, Final
 
 from journal.records.xid import XaKey
 from meta_client.console.changes import ACTIONS, actions_on
 from meta_client.console.diagnosis import read_diagnosis
-from meta_client.console.in_doubt import LISTED_MAX, BranchFacts, InDoubt, parse_branch, read_branch, read_in_doubt
+from meta_client.console.in_doubt import (
+    LISTED_MAX,
+    BranchFacts,
+    InDoubt,
+    oldest_first,
+    parse_branch,
+    read_branch,
+    read_in_doubt,
+)
 from meta_client.console.page import Asked, InvalidQuery, Rows, Values
 from meta_client.console.reads import Unknown
 from meta_client.console.rendering import path
 from meta_client.doctor.decisions import owner_of
-from meta_client.operations.branch_text import history, ledger_row, remedy
+from meta_client.operations.branch_text import age_s, history, ledger_row, remedy
 
 MARGIN: Final = 11  # of a line of `remedy`
 
@@ -23,7 +32,7 @@ async def read_transactions(asked: Asked) -> Values:
     if isinstance(doubt, InDoubt):
         prepared = list(doubt.prepared)
         if by is not None:
-            prepared.sort(key=lambda one: (one.owner.value, one.owner_name, one.since_ms))
+            prepared.sort(key=lambda one: (one.owner.value, one.owner_name, oldest_first(one)))
         values["rows"] = Rows.of(prepared, asked.start)
         values["page_at"] = lambda start: path("transactions", by=by, start=start or None)
         values["coordinators"] = _coordinators(doubt)
@@ -71,9 +80,10 @@ def _history(found: BranchFacts) -> Values:
     report: dict[str, Any] = dict(found.report)
     if found.finding is not None and not report.get("decision"):
         report["finding"] = found.finding["finding"]
+    now_ms = time.time_ns() // 1_000_000
     try:
         return {
-            "history": list(history(report)),
+            "history": [(time_ms, age_s(report, time_ms, now_ms), what) for time_ms, what in history(report)],
             "remedy": [line[MARGIN:] for line in remedy(report, found.key, f"--broker {found.broker_id}", None)],
         }
     except (KeyError, TypeError, ValueError) as error:
@@ -87,14 +97,17 @@ def _ledger_entry(found: BranchFacts) -> dict[str, Any] | None:
     return None
 
 
-def _coordinators(doubt: InDoubt) -> list[tuple[str, str, int, int]]:
-    """Return kind, name, number of branches and oldest time of everything that decides about some, oldest first; of
-    names alone the time is unknown, 0."""
-    found: dict[tuple[str, str], list[int]] = {}
+def _coordinators(doubt: InDoubt) -> list[tuple[str, str, int, float | None]]:
+    """Return kind, name, number of branches and age of the oldest of everything that decides about some, oldest first;
+    of names alone the age is unknown, None."""
+    found: dict[tuple[str, str], list[float | None]] = {}
     for one in doubt.prepared:
-        found.setdefault((one.owner.value, one.owner_name), []).append(one.since_ms)
+        found.setdefault((one.owner.value, one.owner_name), []).append(one.age_s)
     for place in doubt.left_out:
         owner, name = owner_of(place)
-        found.setdefault((owner.value, name), []).append(0)
-    rows = [(kind, name, len(times), min(filter(None, times), default=0)) for (kind, name), times in found.items()]
-    return sorted(rows, key=lambda row: (not row[3], row[3]))
+        found.setdefault((owner.value, name), []).append(None)
+    rows = [
+        (kind, name, len(ages), max((age for age in ages if age is not None), default=None))
+        for (kind, name), ages in found.items()
+    ]
+    return sorted(rows, key=lambda row: (row[3] is None, -(row[3] or 0.0)))

@@ -19,6 +19,7 @@ from meta_client.doctor.evidence import (
     PreparedXact,
 )
 from meta_client.doctor.verdicts import CERTAIN, Age, BranchAnswer, Facts, Owner, OwnerAnswer, Verdict, verdict_on
+from meta_client.operations.branch_text import age_s as report_age_s
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.table import RowDecision
@@ -135,7 +136,7 @@ def cases_of(found: Evidence, now_ms: int, age_s: float) -> list[Case]:
             ):
                 one.xacts.append((database, xact))
     cases = [_case(one, found, now_ms, age_s) for one in gathered.values()]
-    return sorted((case for case in cases if case.sides), key=lambda case: _since_ms(case, now_ms))
+    return sorted((case for case in cases if case.sides), key=lambda case: -_longest_s(case, now_ms))
 
 
 def _prepared(found: Evidence) -> Iterator[tuple[DatabaseEvidence, PreparedXact]]:
@@ -193,8 +194,12 @@ def _answer_at(at: BranchAt, report: Report | None, found: Evidence) -> Answer:
 def _age(at: BranchAt, report: Report | None, found: Evidence, now_ms: int) -> Age:
     if at not in found.brokers.old:
         return Age.YOUNG
-    prepared_ms = int((report or {}).get("prepared_ms") or now_ms)
-    return Age.STUCK if now_ms - prepared_ms > STUCK_S * 1000 else Age.OLD
+    prepared_s = _prepared_s(report, now_ms)
+    return Age.STUCK if prepared_s is not None and prepared_s > STUCK_S else Age.OLD
+
+
+def _prepared_s(report: Report | None, now_ms: int) -> float | None:
+    return None if report is None else report_age_s(report, report.get("prepared_ms") or 0, now_ms)
 
 
 def _database_sides(one: _Gathered, decision: OwnerDecision, age: Age, found: Evidence) -> Iterator[Side]:
@@ -230,7 +235,7 @@ def _committing_side(one: _Gathered, receipts: Receipts | None, age: Age, found:
     return Side(place, answer, verdict, database=reached)
 
 
-def _since_ms(case: Case, now_ms: int) -> float:
-    times = [float(side.report["prepared_ms"]) for side in case.sides if side.report and side.report.get("prepared_ms")]
-    times += [now_ms - side.xact.age_s * 1000 for side in case.sides if side.xact and side.xact.age_s is not None]
-    return min(times, default=float(now_ms))
+def _longest_s(case: Case, now_ms: int) -> float:
+    ages = [_prepared_s(side.report, now_ms) for side in case.sides]
+    ages += [None if side.xact is None else side.xact.age_s for side in case.sides]
+    return max((age for age in ages if age is not None), default=0.0)

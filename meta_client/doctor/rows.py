@@ -8,7 +8,7 @@ from meta_client.doctor.advice import Advice
 from meta_client.doctor.applier import Applied
 from meta_client.doctor.cases import Case, Side
 from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
-from meta_client.operations.branch_text import since_ms
+from meta_client.operations.branch_text import age_s, since_ms
 from meta_client.operations.text import age_text, printable, time_text
 
 IN_TABLE: Final = ("transaction", "place", "state", "age_s", "messages", "verdict")
@@ -54,10 +54,10 @@ def row_of(case: Case, side: Side, advice: Advice, now_ms: int) -> JsonRow:
         known |= held | {"database": xact.database or None, "role": xact.owner or None}
     if (database := side.database or case.decision.table) is not None:
         known["purge"] = database.purge or None
-    prepared_s = None if xact is None else xact.age_s
-    since = now_ms - round(prepared_s * 1000) if prepared_s is not None else since_ms(report)
-    if since:
-        known |= {"age_s": max(0, round((now_ms - since) / 1000)), "since": time_text(since)}
+    if xact is not None and xact.age_s is not None:
+        known |= {"age_s": max(0, round(xact.age_s)), "since": time_text(now_ms - round(xact.age_s * 1000))}
+    elif (waited_s := age_s(report, since_ms(report), now_ms)) is not None:
+        known |= {"age_s": round(waited_s), "since": time_text(since_ms(report))}
     return dict.fromkeys(COLUMNS) | known
 
 

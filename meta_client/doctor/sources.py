@@ -166,6 +166,7 @@ class _Shape(msgspec.Struct):
     origin: str | None = None
     began_ms: int | None = None
     prepared_ms: int | None = None
+    now_ms: int | None = None
     partitions: list[_Part] = []
     decision: _Decided | None = None
 

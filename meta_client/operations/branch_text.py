@@ -9,6 +9,7 @@ from meta_client.batches.names import QUALIFIER, BatchName
 from meta_client.operations.text import age_text, printable, time_text
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
+from meta_client.protocol.integers import INT64_MAX
 from meta_client.transactions.names import table_of
 
 IN_DOUBT_COLUMNS: Final = ("xid", "state", "age_s", "messages", "broker", "qualifier", "key", "sql")
@@ -33,10 +34,19 @@ def since_ms(report: Report) -> int:
     return int(decision["time_ms"] if decision else report.get("prepared_ms") or report.get("began_ms") or 0)
 
 
-def in_doubt_row(report: Report, key: XaKey, now_s: float) -> dict[str, Any]:
+def age_s(report: Report, since: int, now_ms: int) -> float | None:
+    """Return the seconds from *since*, in the report, until its broker made it: by the broker's own clock, or until
+    *now_ms* where the report doesn't tell that. None: unknown."""
+    if not 0 < since <= INT64_MAX:
+        return None
+    return max(0, int(report.get("now_ms") or now_ms) - since) / 1000
+
+
+def in_doubt_row(report: Report, key: XaKey, now_ms: int) -> dict[str, Any]:
     """Return the row of *key* in the listing of branches in doubt."""
+    waited_s = age_s(report, since_ms(report), now_ms)
     row = {"xid": str(key.xid), "state": report["state"], "messages": report.get("messages")}
-    row["age_s"] = max(0, round(now_s - since_ms(report) / 1000)) if since_ms(report) else None
+    row["age_s"] = None if waited_s is None else round(waited_s)
     return row | {"broker": report["broker"], "qualifier": key.qualifier, "key": str(key), "sql": sql_of(key.xid)}
 
 
@@ -52,9 +62,10 @@ def ledger_row(report: Report, key: XaKey) -> dict[str, Any]:
 def show_lines(report: Report, key: XaKey, now_ms: int, where: str, decided: bool | None) -> Iterator[str]:
     """Yield the report's lines. *where*: the options that select the branch; *decided*: True if its coordinator's log
     holds a decision to commit, None if the log was not read."""
+    waited_s = age_s(report, since_ms(report), now_ms)
     rows = [
         ("xid", str(key.xid)),
-        ("state", f"{report['state'].replace('_', ' ')} for {age_text((now_ms - since_ms(report)) / 1000)}"),
+        ("state", f"{report['state'].replace('_', ' ')}{'' if waited_s is None else f' for {age_text(waited_s)}'}"),
         ("broker", str(report["broker"])),
         ("qualifier", key.qualifier),
         ("key", str(key)),

@@ -1,17 +1,21 @@
 """`metaq txn`: an operator looks at what is in doubt and ends it, on a broker and in a stopped broker's directory."""
 
 import json
+import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from journal.records.xid import Xid
+from journal.records.xid import XaKey, Xid, parse_key
 from meta_client.client import Client
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.names import BROKER, branch, new_nonce
+from meta_client.operations.branch_text import in_doubt_row, show_lines
+from meta_client.operations.branches import OnlineBranches
 from meta_client.operations.text import printable
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.responses import Result
@@ -84,6 +88,18 @@ def test_on_brokers(zookeeper: Chroot, broker: BrokerProcess, client: Client) ->
         metaq("forget", str(xid), "--yes", *zk)
     assert rows(*zk) == {}
     assert b"order-2" not in stored(broker)
+
+
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+def test_an_operators_wrong_clock_makes_nothing_older_or_younger(client: Client, by_ms: int) -> None:
+    wrong_ms = time.time_ns() // 1_000_000 + by_ms
+    for report in OnlineBranches(client).listed(None):
+        key = parse_key(report["key"])
+        assert isinstance(key, XaKey)
+        assert 0 <= in_doubt_row(report, key, wrong_ms)["age_s"] < 600
+        assert re.search(
+            r"prepared for (\d min )?\d+ s$", "\n".join(show_lines(report, key, wrong_ms, "", None)), re.MULTILINE
+        )
 
 
 @pytest.mark.parametrize("qualifier", ["shop-$(echo)`echo`;echo", "it's", "\x1b]0;pwned\x07\u202e", "42"])

@@ -127,6 +127,7 @@ def test_numbers_of_strangers_are_unknown(value: object) -> None:
         {"first_messages": [{"topic": 1}]},
         {"partitions": [{"topic": "t", "messages": 1}]},
         {"prepared_ms": "x"},
+        {"now_ms": "x"},
         {"unreadable": 5},
         {"decision": {}},
     ],
@@ -136,7 +137,7 @@ def test_reports_about_branches_are_checked(more: dict[str, object]) -> None:
     assert unreadable_report(report) is None
     assert unreadable_report(report | more) is not None
     late = ListedBranch(0, XaKey(Xid(1, b"a", b"b"), "u"), report | {"prepared_ms": 10**400}, Owner.FOREIGN, "u")
-    assert late.since_ms == 0
+    assert late.age_s is None
 
 
 def test_reports_of_strangers_are_read_without_trust() -> None:

@@ -27,7 +27,7 @@ from meta_client.doctor.evidence import (
 )
 from meta_client.doctor.rows import block, row_of, tell
 from meta_client.doctor.sources import problem_of
-from meta_client.doctor.verdicts import BranchAnswer, Owner, Verdict
+from meta_client.doctor.verdicts import Age, BranchAnswer, Owner, Verdict
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import Recorded, RowDecision
@@ -105,6 +105,16 @@ def test_the_youngest_branch_is_the_age_of_all() -> None:
     found = _found(AT, second, databases=(HERE,))
     assert _verdict(found) is Verdict.DECIDE
     assert _verdict(replace(found, brokers=replace(found.brokers, old=frozenset({AT})))) is Verdict.WAIT
+
+
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+def test_a_broker_tells_its_own_time(by_ms: int) -> None:
+    """The doctor's machine is an hour off; the branch is a minute old."""
+    told = BrokerEvidence({AT: _report(AT) | {"now_ms": NOW_MS}}, frozenset({AT}))
+    (case,) = cases_of(Evidence(told), NOW_MS + by_ms, 10)
+    (side,) = case.sides
+    assert case.age is Age.OLD
+    assert row_of(case, side, advice_on(case, side, "metaq txn doctor"), NOW_MS + by_ms)["age_s"] == 60
 
 
 def test_databases_that_answer_to_one_table_are_not_believed() -> None:
