@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.storagelevel import StorageLevel
@@ -19,7 +21,7 @@ from journal.wal.watermark_file import read_watermark
 from spark_jobs.audit import transforms
 from spark_jobs.audit.archive_check import ArchiveResult, check_archive, is_archive
 from spark_jobs.audit.checkpoint_files import Checkpoints, read_checkpoints
-from spark_jobs.audit.findings import SUM
+from spark_jobs.audit.findings import SUM, first_of_each
 from spark_jobs.audit.index_files import ReadIndexes, read_indexes
 from spark_jobs.audit.range_check import RangeResult, ReadRange, Vouchers, check_range
 from spark_jobs.audit.report import CLAIMS, AuditReport, CheckResult, Example, SourcedClaim, Totals
@@ -28,7 +30,7 @@ from spark_jobs.source.directory import SegmentSlice
 from spark_jobs.source.locations import JournalLocation, plan
 from spark_jobs.source.schemas import BAD, BranchRow, CheckpointRow, FindingRow, PartitionRow, StartRow, arrow_table
 
-EXAMPLES_MAX: Final = 10  # a check
+ATTEMPTS: Final = 3  # to read what retention deletes from
 
 
 def audit_journal(
@@ -37,7 +39,7 @@ def audit_journal(
     *,
     archive: JournalLocation | None = None,
     with_indexes: bool = False,
-    also: Callable[[DataFrame, DataFrame], None] | None = None,
+    also: Callable[[DataFrame, DataFrame], None] = lambda records, branches: None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> AuditReport:
     """Audit the journal in *place*, live, dead or archived; every worker must see it there. Changes nothing.
@@ -45,39 +47,60 @@ def audit_journal(
     *archive*: of its segments; both are read as one journal, and the archive is compared with its manifest, as one in
     *place* is. *with_indexes*: compare the index files of its partitions, too, as the newest checkpoint names them.
     *also* is called with the records (RecordRow) and branches (`branches` of transaction_check.py) while Spark keeps
-    them. Calls *on_progress* with the next step. Raises StorageFailed, ForeignJournal before it reads records.
+    them. Calls *on_progress* with the next step. Begins again, and may call *also* again, when retention deletes what
+    Spark is about to read. Raises StorageFailed, ForeignJournal before it reads records.
     """
     register(spark)
-    with ExitStack() as kept:
-        # First: the records read later then cover what these vouch for, and go on to where index entries point.
-        path = place if isinstance(place, Path) else None  # an object store has segments alone
-        saved = None if path is None else read_watermark(DirectoryStorage.open_for_reading(path))
-        checkpoints, indexes = read_checkpoints(place), None
-        if with_indexes:
-            if path is None:
-                raise StorageFailed(f"{place} is an archive, which has no index files: name a broker's directory")
-            on_progress("reading the index files")
-            checkpoints, indexes = _read_indexes(spark, path, checkpoints, kept)
-        slices, archived = plan(place), None
-        _tell_reading(on_progress, slices)
-        read = keep(kept, _records(spark, place))
-        begin = _first_segment(read, slices[0].base)
-        slices = [segment for segment in slices if segment.base >= begin]
-        if archive is not None:
-            # After the directory: what retention moves meanwhile is in both.
-            older = [segment for segment in plan(archive) if segment.base < begin]
-            _tell_reading(on_progress, older)
-            slices = older + slices
-            read = keep(kept, _records(spark, archive).where(F.col("lsn") < begin)).unionAll(read)
-            archived = check_archive(spark, archive, begin)
-        elif is_archive(place):
-            archived = check_archive(spark, place, None)
-        vouchers = Vouchers(checkpoints, saved, None if archived is None else archived.listed_end)
-        audit = _Audit(spark, place, vouchers, indexes, archived, slices, read, kept)
-        report = audit.run(on_progress)
-        if also is not None:
-            also(audit.records, audit.branches)
-        return report
+    attempt = 1
+    while True:
+        begin = plan(place)[0].base
+        try:
+            with ExitStack() as kept:
+                audit = _read(spark, place, archive, kept, on_progress, with_indexes=with_indexes)
+                report = audit.run(on_progress)
+                also(audit.records, audit.branches)
+                return report
+        except (PySparkException, Py4JError):
+            if attempt == ATTEMPTS or plan(place)[0].base == begin:
+                raise
+        attempt += 1
+        on_progress("segments were deleted while they were read: beginning again")
+
+
+def _read(
+    spark: SparkSession,
+    place: JournalLocation,
+    archive: JournalLocation | None,
+    kept: ExitStack,
+    on_progress: Callable[[str], None],
+    *,
+    with_indexes: bool,
+) -> "_Audit":
+    # First: the records read later then cover what these vouch for, and go on to where index entries point.
+    path = place if isinstance(place, Path) else None  # an object store has segments alone
+    saved = None if path is None else read_watermark(DirectoryStorage.open_for_reading(path))
+    checkpoints, indexes = read_checkpoints(place), None
+    if with_indexes:
+        if path is None:
+            raise StorageFailed(f"{place} is an archive, which has no index files: name a broker's directory")
+        on_progress("reading the index files")
+        checkpoints, indexes = _read_indexes(spark, path, checkpoints, kept)
+    slices, archived = plan(place), None
+    _tell_reading(on_progress, slices)
+    read = keep(kept, _records(spark, place))
+    begin = _first_segment(read, slices[0].base)
+    slices = [segment for segment in slices if segment.base >= begin]
+    if archive is not None:
+        # After the directory: what retention moves meanwhile is in both.
+        older = [segment for segment in plan(archive) if segment.base < begin]
+        _tell_reading(on_progress, older)
+        slices = older + slices
+        read = keep(kept, _records(spark, archive).where(F.col("lsn") < begin)).unionAll(read)
+        archived = check_archive(spark, archive, begin)
+    elif is_archive(place):
+        archived = check_archive(spark, place, None)
+    vouchers = Vouchers(checkpoints, saved, None if archived is None else archived.listed_end)
+    return _Audit(spark, place, vouchers, indexes, archived, slices, read, kept)
 
 
 def _tell_reading(on_progress: Callable[[str], None], slices: Sequence[SegmentSlice]) -> None:
@@ -158,7 +181,7 @@ class _Audit:
         found = keep(self._kept, found.coalesce(self._spark.sparkContext.defaultParallelism))
         explained = "count_if(explained)" if bad else "0"
         counts = found.groupBy("check", "problem").agg(F.count("*"), F.expr(explained)).collect()
-        examples = _first_of_each(found, "explained" if bad else "lsn").collect() if counts else []
+        examples = first_of_each(found, "explained" if bad else "lsn").collect() if counts else []
         results = tuple(self._results(totals, ends, counts, examples))
         return AuditReport(str(self._place), results, totals, tuple(self._evidence(totals, ends)), ends.vouched_end)
 
@@ -322,10 +345,3 @@ class _Audit:
             for name, claim in CLAIMS.items()
             if name in judged
         ]
-
-
-def _first_of_each(found: DataFrame, first: str) -> DataFrame:
-    """Return the first findings of each check, by column *first* before all others."""
-    order = f"PARTITION BY `check` ORDER BY {first}, lsn, problem, subject"
-    ranked = found.selectExpr("*", f"row_number() OVER ({order}) AS rank").where(f"rank <= {EXAMPLES_MAX}")
-    return ranked.orderBy("check", "rank")

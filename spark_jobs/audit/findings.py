@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from spark_jobs.source.schemas import FindingRow
 
+EXAMPLES_MAX: Final = 10  # a check
 SUM: Final = "decimal(38,0)"  # numbers come from disk: their sums must not overflow
 _IN_BRACES: Final = re.compile(r"\{(.+?)\}")
 
@@ -69,3 +70,10 @@ def mark_explained(found: DataFrame, unreadable: DataFrame) -> DataFrame:
     gathered = unreadable.agg(F.expr("collect_list(struct(lsn, `end`)) AS unreadable"))
     touched = "exists(unreadable, one -> one.lsn < lsn AND one.`end` > since) AS explained"
     return found.crossJoin(F.broadcast(gathered)).selectExpr("`check`", *FindingRow._fields, touched)
+
+
+def first_of_each(found: DataFrame, first: str) -> DataFrame:
+    """Return the first findings of each check, by column *first* before all others."""
+    order = f"PARTITION BY `check` ORDER BY {first}, lsn, problem, subject"
+    ranked = found.selectExpr("*", f"row_number() OVER ({order}) AS rank").where(f"rank <= {EXAMPLES_MAX}")
+    return ranked.orderBy("check", "rank")

@@ -3,7 +3,8 @@
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from spark_jobs.audit.offset_check import offset_findings, offset_ranges
 from spark_jobs.audit.report import AuditVerdict, Totals
 from spark_jobs.source.locations import plan
 from spark_jobs.source.schemas import StartRow, arrow_table
+from tests.fixtures.replicas import wait_until
 from tests.spark_jobs.audit.reports import Audit
 from tests.spark_jobs.journals import (
     IDENTITY,
@@ -177,9 +179,35 @@ def test_what_retention_deleted_is_not_lost(honest: Path, audit: Audit, spark: S
     assert audit(honest).check("offsets").holds
 
 
-def test_what_retention_deletes_once_an_audit_has_begun_is_not_lost(tmp_path: Path, spark: SparkSession) -> None:
-    """Spark lists the directory after the audit has."""
-    path = tmp_path / "trimmed"
+@contextmanager
+def _cores_taken(spark: SparkSession, until: Path) -> Iterator[None]:
+    """Let no other task of Spark run until the file *until* is there."""
+
+    def wait(_: int) -> None:
+        while not until.exists():
+            time.sleep(0.02)
+
+    context = spark.sparkContext
+    cores = context.parallelize(range(2), 2)
+    taking = threading.Thread(target=cores.foreach, args=(wait,))
+    taking.start()
+    try:
+        wait_until(lambda: _active_tasks(spark) == 2, "both cores are taken")
+        yield
+    finally:
+        until.touch()
+        taking.join()
+
+
+def _active_tasks(spark: SparkSession) -> int:
+    tracker = spark.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+
+def _trimmable(path: Path) -> tuple[int, Callable[[], None]]:
+    """Write a journal whose checkpoint says that it begins with the second segment; return that, and what deletes the
+    first."""
     with store_in(path) as store:
         branch = transaction(store, "long", (ORDERS, 1), (REFUNDS, 1))
         store.prepare(branch)
@@ -197,16 +225,50 @@ def test_what_retention_deletes_once_an_audit_has_begun_is_not_lost(tmp_path: Pa
             said, partitions=[msgspec.structs.replace(entry, start=held[entry.topic]) for entry in said.partitions]
         )
 
-    def trim(step: str) -> None:
-        if step.startswith("reading"):
-            segments = Segments.open(DirectoryStorage.open_for_reading(path), None, SEGMENT_BYTES, writable=False)
-            segments.drop_before(second)
-            segments.close()
+    def trim() -> None:
+        segments = Segments.open(DirectoryStorage.open_for_reading(path), None, SEGMENT_BYTES, writable=False)
+        segments.drop_before(second)
+        segments.close()
 
     edit_checkpoint(path, 1, 1, start_later)
-    report = audit_journal(spark, path, on_progress=trim)
+    return second, trim
+
+
+def test_what_retention_deletes_once_an_audit_has_begun_is_not_lost(tmp_path: Path, spark: SparkSession) -> None:
+    """Spark lists the directory after the audit has."""
+    second, trim = _trimmable(tmp_path / "trimmed")
+    report = audit_journal(
+        spark, tmp_path / "trimmed", on_progress=lambda step: trim() if step.startswith("reading") else None
+    )
     assert report.holds, report.as_json()
     assert report.totals.first_lsn == second
+
+
+def test_an_audit_begins_again_when_retention_deletes_what_spark_was_to_read(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    second, trim = _trimmable(tmp_path / "trimmed")
+    steps: list[str] = []
+
+    def trim_what_is_planned() -> None:
+        wait_until(lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()) == 2, "the audit's tasks wait")
+        trim()
+        (tmp_path / "trimmed.now").touch()
+
+    def follow(step: str) -> None:
+        if not steps:
+            trimming.start()
+        steps.append(step)
+
+    trimming = threading.Thread(target=trim_what_is_planned)
+    with _cores_taken(spark, tmp_path / "trimmed.now"):
+        report = audit_journal(spark, tmp_path / "trimmed", on_progress=follow)
+    trimming.join()
+    assert report.holds, report.as_json()
+    assert report.totals.first_lsn == second
+    assert [step for step in steps if "again" in step] == [
+        "segments were deleted while they were read: beginning again"
+    ]
 
 
 def test_a_relocated_branch_outlives_the_segments_it_was_put_into(tmp_path: Path, audit: Audit) -> None:
