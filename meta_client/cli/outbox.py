@@ -184,17 +184,19 @@ def list_waiting(url: str, as_json: bool) -> None:
 
     with _opened(url) as connection:
         found, aside = rows.status(connection), rows.aside_rows(connection, LISTED_MAX)
-        held = rows.unconfirmed(connection)
+        held, deferred = rows.unconfirmed(connection), rows.deferred_counts(connection)
     if as_json:
-        listed = {"unconfirmed": [branch._asdict() for branch in held], "rows": [row._asdict() for row in aside]}
+        unconfirmed = [{"gtrid": branch.gtrid, "broker_id": branch.broker_id} for branch in held]
+        listed = {"unconfirmed": unconfirmed, "deferred": deferred, "rows": [row._asdict() for row in aside]}
         click.echo(json.dumps(found._asdict() | listed))
     else:
         oldest = "" if found.oldest_age_s is None else f", the oldest for {age_text(found.oldest_age_s)}"
         moved = "never" if found.relayed_age_s is None else f"{age_text(found.relayed_age_s)} ago"
         click.echo(f"{found.waiting} wait{oldest}; last moved: {moved}; {found.aside} set aside")
         for branch in held:
-            topics = ", ".join(map(printable, branch.topics))
-            click.echo(f"messages of {topics} wait until broker {branch.broker_id} has committed {branch.gtrid}")
+            click.echo(f"messages for broker {branch.broker_id} wait until it has committed {branch.gtrid}")
+        for broker_id, count in deferred.items():
+            click.echo(f"{count} of them wait for broker {broker_id}, and others pass them")
         if aside:
             shown = [row._asdict() | {"age": age_text(row.age_s), "reason": printable(row.reason)} for row in aside]
             print_rows(COLUMNS, shown, as_json=False, empty="")
@@ -224,19 +226,18 @@ def retry(url: str, ids: tuple[int, ...], is_all: bool) -> None:
 @click.argument("broker", type=click.IntRange(0, INT32_MAX))
 @click.option("--yes", is_flag=True, help="Ask no question.")
 def release(url: str, broker: int, yes: bool) -> None:
-    """Have messages wait no longer for BROKER, which never comes back.
+    """Have messages wait no longer for BROKER, which never comes back. `metaq outbox list` shows them.
 
-    It has not confirmed its parts of batches that are committed: their messages are lost with it, or come late if it
-    comes back, behind others of their topics. `metaq outbox list` shows them. Exit status 1 if declined.
+    Those that it may not have committed are lost with it, or come late if it comes back. Others go to other brokers,
+    once every relay has been started again, without BROKER in its --expect. Exit status 1 if declined.
     """
     from meta_client.outbox import rows
 
     if not yes:
         confirm(f"is broker {broker} gone for good, with the messages that it has not confirmed?")
     with _opened(url) as connection:
-        gone = rows.release(connection, broker)
-    topics = sorted({printable(topic) for branch in gone for topic in branch.topics})
-    click.echo(f"{len(gone)} given up{': ' if topics else ''}{', '.join(topics)}")
+        given_up, put_back = rows.release(connection, broker)
+    click.echo(f"{given_up} branches given up, {put_back} messages may go elsewhere")
 
 
 @contextlib.contextmanager

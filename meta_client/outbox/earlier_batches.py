@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable
 
 from meta_client.client import Client
 from meta_client.coordinator.errors import HeuristicOutcome
-from meta_client.outbox.batches import BatchBranch
 from meta_client.outbox.engines import PROGRAM
+from meta_client.outbox.relay_state import BatchBranch
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.names import name_in

@@ -35,10 +35,11 @@ def outbox_errors() -> Iterator[None]:
 
 class DamagedRow(NoOutbox):
     """The row that relays lock holds what no relay wrote. Nothing was moved: have brokers end what `metaq txn list`
-    shows, then set its column `batches` to NULL."""
+    shows, then set its column `state` to NULL; with rows in metaq_outbox_deferred, to
+    `{"deferred": [BROKER, ...]}`, which names each `broker_id` there."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"column batches of metaq_outbox_relay is damaged ({why})")
+        super().__init__(f"column state of metaq_outbox_relay is damaged ({why})")
 
 
 class RowsChanged(MetaError):

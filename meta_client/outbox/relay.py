@@ -2,39 +2,41 @@
 
 A batch of rows is deleted, and its messages are sent, in one `Client.transaction`: its decision row makes both or
 neither happen, whatever dies. Batches are moved one at a time, by one relay at a time, in the order of the rows within
-a topic: while a broker has not committed its part of a batch, the topics of that part wait.
+a partition. Messages for a broker that is down, or has not committed its part of a batch, are deferred, and sent before
+any later ones; those of topics that no other broker has stay where they are.
 """
 
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
 from meta_client.client import Client
 from meta_client.coordinator.errors import PrepareFailed, Unreachable
-from meta_client.errors import NoBroker, NoPartition, PartitionClosed, TryAgain
+from meta_client.errors import PartitionClosed, TryAgain
 from meta_client.net.backoff import Backoff
 from meta_client.outbox import rows
-from meta_client.outbox.batches import BatchBranch, branches_of
+from meta_client.outbox.destinations import Destinations
 from meta_client.outbox.earlier_batches import EarlierBatches
 from meta_client.outbox.engines import engine_at
 from meta_client.outbox.errors import NoOutbox, outbox_errors, refusal_in
-from meta_client.outbox.rows import OutboxRow, OutboxStatus
+from meta_client.outbox.relay_batch import BrokerRefuses, RelayBatch, Unsendable
+from meta_client.outbox.relay_state import BatchBranch, RelayState, branches_of
+from meta_client.outbox.rows import DEFERRED_ROWS, WAITING, OutboxRow, OutboxStatus
 from meta_client.outbox.tables import RELAY_TABLE, is_complete
-from meta_client.producer.branch_batch import BranchHandle
-from meta_client.producer.outgoing import parse_partition
+from meta_client.outbox.waits import PASS_OVER_S, Waits
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
-from meta_client.protocol.errors import LocalProtocolError, MetaError, XaError
+from meta_client.protocol.errors import MetaError, XaError
 from meta_client.sql.core import Connection, Engine, exc
 from meta_client.transactions.errors import NotConfirmed
 from meta_client.transactions.generation import check_noted
 from meta_client.transactions.statements import one_line
 from zk.errors import ZooKeeperError
-from zk.tree.paths import InvalidName
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +44,9 @@ ROWS_MAX: Final = 4_000  # of a batch
 BYTES_MAX: Final = 8 * 1024 * 1024
 INTERVAL_S: Final = 0.05  # between two looks at an empty outbox
 PAUSES: Final = 4  # as long as a look that passed over a long backlog; PASS_OVER_S at most
-PASS_OVER_S: Final = 1.0  # a topic that no broker takes now
-PASS_OVER_S_MAX: Final = 10.0  # where it takes long to find out, as of a broker that gives no answer
 STATUS_S: Final = 5.0
 CHECK_S: Final = 1.0
-COMMIT_S: Final = 1.0  # wait for brokers; then topics at those that have not committed are passed over
+COMMIT_S: Final = 1.0  # wait for brokers; then messages for those that have not committed are deferred
 CLOSE_S: Final = 20.0  # exceeds the wait for any single answer
 
 
@@ -57,14 +57,6 @@ class RelayCounts:
     moved: int = 0  # messages
     refused: int = 0  # messages set aside
     failed_passes: int = 0
-
-
-class _Unsendable(Exception):
-    """The message of a row can't be sent at all."""
-
-    def __init__(self, row: OutboxRow, error: Exception) -> None:
-        super().__init__(one_line(error))
-        self.row = row
 
 
 class Relay:
@@ -98,10 +90,12 @@ class Relay:
         self._rows_max = rows_max
         self._interval_s = interval_s
         self._limit = rows_max  # of the next batch
-        self._sent: list[tuple[OutboxRow, BranchHandle]] = []  # of the last one
+        self._batch = RelayBatch(WAITING)  # the last one
         self._has_moved = False  # by the last pass: there may be more
         self._earlier = EarlierBatches(client)
-        self._passed_over: dict[str, float] = {}  # by topic that no broker takes: when it is tried again
+        self._topics = Waits[str]("topic")
+        self._brokers = Waits[int]("broker")
+        self._turns = itertools.count()  # of messages that may go anywhere
         self._backoff = Backoff()
         self._check_at = 0.0  # when the generation is read again
         self._began = 0.0  # the last pass
@@ -168,7 +162,12 @@ class Relay:
     @property
     def waiting_for(self) -> tuple[str, ...]:
         """Topics that no broker takes at present. Any thread."""
-        return tuple(sorted(self._passed_over.copy()))
+        return self._topics.listed
+
+    @property
+    def brokers_away(self) -> tuple[int, ...]:
+        """Brokers that take no messages at present: those for them wait. Any thread."""
+        return self._brokers.listed
 
     def __enter__(self) -> Self:
         """Begin to move. Raises NoOutbox, Unreachable."""
@@ -200,55 +199,63 @@ class Relay:
                 self._closing.wait(self.pause_s)
 
     def _run_pass(self) -> bool:
-        self._sent, self._began = [], time.monotonic()
+        self._batch, self._began = RelayBatch(WAITING), time.monotonic()
         try:
-            is_full = self._move()
-        except _Unsendable as error:
+            again = self._move()
+        except Unsendable as error:
             self._set_aside(error.row, str(error))
             return True
+        except BrokerRefuses as error:
+            self._brokers.add(error.broker_id, error, self._began)
+            return True
         except PrepareFailed as error:
-            self._limit = max(1, len(self._sent) // 2)  # the refused one may be any of them; or they were too many
+            sent = self._batch.sent
+            self._limit = max(1, len(sent) // 2)  # the refused one may be any of them; or they were too many
             match refusal_in(error):
                 case None:
-                    unanswered = self._unanswered() if isinstance(error.__cause__, XaError) else ()
+                    unanswered = self._batch.unanswered() if isinstance(error.__cause__, XaError) else ()
                     if not unanswered:
                         raise
-                    self._pass_over(unanswered, error)
+                    for broker_id in unanswered:
+                        self._brokers.add(broker_id, error, self._began)
                 case TryAgain() | PartitionClosed() as refusal:
-                    self._pass_over((refusal.destination.topic,), refusal)
-                case refusal if len(self._sent) == 1:
-                    self._set_aside(self._sent[0][0], one_line(refusal))
+                    self._topics.add(refusal.destination.topic, refusal, self._began)
+                case refusal if len(sent) == 1:
+                    self._set_aside(sent[0][0], one_line(refusal))
             return True
-        self._has_moved = bool(self._sent)
+        moved = len(self._batch.sent)
+        self._has_moved = bool(moved)
         self._limit = min(self._rows_max, self._limit * 2)
-        self.counts = replace(self.counts, moved=self.counts.moved + len(self._sent))
-        return is_full
+        self.counts = replace(self.counts, moved=self.counts.moved + moved)
+        return again
 
     def _move(self) -> bool:
-        """Move a batch into `_sent`; return True if it was a full one."""
+        """Move a batch; return True if there may be more."""
         now = time.monotonic()
-        over = {topic: until for topic, until in self._passed_over.items() if until > now}
+        topics, brokers = self._topics.over(now), self._brokers.over(now)
         with self._engine.connect() as connection:
             began = time.monotonic()
-            if not self._has_moved and not rows.has_waiting(connection, over):
-                self._passed_over, self._look_s = over, time.monotonic() - began
+            if not self._has_moved and not rows.has_any(connection, topics, brokers):
+                self._topics.keep(topics)
+                self._brokers.keep(brokers)
+                self._look_s = time.monotonic() - began
                 return False
             self._check_newest(connection, now)
             connection.rollback()
             recorded = rows.lock(connection)  # before MySQL takes the snapshot that reads see: what others did is in it
-            left = self._earlier.left(recorded)
-            if late := [branch for branch in left if not over.keys() >= set(branch.topics)]:
+            left = self._earlier.left(recorded.batches)
+            if late := [branch for branch in left if branch.broker_id not in brokers]:
                 self._commit_earlier(late, connection)
                 return True
-            held = {topic for branch in left for topic in branch.topics}
-            waiting = self._move_batch(connection, over.keys() | held, left)
-        taken = {row.topic for row, _ in self._sent}
-        self._passed_over = {topic: until for topic, until in self._passed_over.items() if topic not in taken}
-        return len(waiting) == self._limit or bool(waiting and waiting[-1].until >= BYTES_MAX)
+            again = self._move_batch(connection, topics, brokers, RelayState(tuple(left), recorded.deferred))
+        sent = self._batch.sent
+        self._topics.drop({row.topic for row, _ in sent})
+        self._brokers.drop({handle.partition.broker_id for _, handle in sent})
+        return again
 
     def _commit_earlier(self, late: Sequence[BatchBranch], connection: Connection) -> None:
-        """Have brokers commit what is left of batches before, whose relay may have died; pass over the topics of those
-        that do not."""
+        """Have brokers commit what is left of batches before, whose relay may have died; pass over those that do
+        not."""
         undone = [branch for branch in late if branch.broker_id in rows.brokers_of(connection, branch.gtrid)]
         connection.rollback()  # unlocked: a broker may take seconds to answer
         self._earlier.confirm(set(late).difference(undone))
@@ -256,30 +263,63 @@ class Relay:
             try:
                 self._earlier.commit(branch)
             except Unreachable as error:
-                self._pass_over(branch.topics, error)
+                self._brokers.add(branch.broker_id, error, self._began)
 
     def _move_batch(
-        self, connection: Connection, over: Collection[str], left: Sequence[BatchBranch]
-    ) -> Sequence[OutboxRow]:
-        """Move the oldest messages of topics that are not *over*; return those that were looked at. *left*: of batches
-        before."""
+        self, connection: Connection, topics: Collection[str], brokers: Collection[int], state: RelayState
+    ) -> bool:
+        """Move the oldest messages, deferred ones first, except *topics* and *brokers*, which are passed over;
+        return True if there may be more."""
         branches: list[BatchBranch] = []
-        waiting: Sequence[OutboxRow] = ()
+        is_full = False
         try:
             # It waits for the brokers: a batch that is prepared later may be committed earlier.
             with self._client.transaction(connection, wait=COMMIT_S) as transaction:
                 transaction.join(self._producer)
-                waiting = rows.oldest(connection, over, self._limit, BYTES_MAX)
-                self._send(waiting)
-                if self._sent:
-                    rows.remove(connection, [row.id for row, _ in self._sent])
-                    places = ((row.topic, handle.partition) for row, handle in self._sent)
-                    branches = branches_of(transaction.gtrid, places)
-                    rows.record_batches(connection, [*left, *branches])
+                is_full, deferred = self._fill_batch(connection, topics, brokers, state.deferred)
+                if sent := self._batch.sent:
+                    self._batch.source.remove(connection, [row.id for row, _ in sent])
+                branches = branches_of(transaction.gtrid, (handle.partition.broker_id for _, handle in sent))
+                now = RelayState((*state.batches, *branches), deferred)
+                if now != state:
+                    rows.write_state(connection, now, is_moved=bool(sent))
         except NotConfirmed as error:
             branches = [branch for branch in branches if branch.broker_id not in error.brokers]
         self._earlier.confirm(branches)
-        return waiting
+        return is_full or self._batch.source is DEFERRED_ROWS or bool(self._batch.deferred)
+
+    def _fill_batch(
+        self, connection: Connection, topics: Collection[str], brokers: Collection[int], deferred: Sequence[int]
+    ) -> tuple[bool, tuple[int, ...]]:
+        """Send messages of a batch, and defer those for brokers that take none; return whether there may be more, and
+        the brokers for which some are deferred."""
+        ready = set(deferred).difference(brokers)
+        if ready:
+            count = 1 if ready.intersection(self._brokers.listed) else self._limit  # a broker is tried with one
+            found = DEFERRED_ROWS.oldest(connection, count, BYTES_MAX, passed_over=topics, brokers=ready)
+            if found:
+                self._batch = RelayBatch(DEFERRED_ROWS)
+                self._batch.send_deferred(found, self._destinations(brokers), self._producer)
+                self._pass_over()
+                return True, tuple(deferred)
+        left = {one for one in deferred if one not in ready or rows.has_deferred(connection, one)}
+        found = WAITING.oldest(connection, self._limit, BYTES_MAX, passed_over=topics)
+        self._batch.send(found, self._destinations(brokers), self._producer)
+        self._pass_over()
+        if moved := self._batch.deferred:
+            rows.defer(connection, moved)
+            left.update(partition.broker_id for _, partition in moved)
+        is_full = len(found) == self._limit or bool(found and found[-1].until >= BYTES_MAX)
+        return is_full, tuple(sorted(left))
+
+    def _destinations(self, closed: Collection[int]) -> Destinations:
+        return Destinations(self._client.topology, self._producer, closed, self._turns)
+
+    def _pass_over(self) -> None:
+        for topic, error in self._batch.topics.items():
+            self._topics.add(topic, error, self._began)
+        for broker_id, error in self._batch.brokers.items():
+            self._brokers.add(broker_id, error, self._began)
 
     def _check_newest(self, connection: Connection, now: float) -> None:
         """Check once a second that the database was not restored to an earlier time: rows that were moved would be
@@ -290,51 +330,9 @@ class Relay:
         check_noted(self._client.session, rows.table_name(connection), lambda: rows.generation(connection))
         self._check_at = now + CHECK_S
 
-    def _send(self, waiting: Sequence[OutboxRow]) -> None:
-        """Send the messages of *waiting*, without waiting; those of topics without a broker stay."""
-        over = set[str]()
-        for row in waiting:
-            if row.topic in over:
-                continue
-            try:
-                handle = self._producer.send_async(row.topic, row.payload, row.attribute, row.partition)
-            except (NoPartition, NoBroker) as error:
-                if isinstance(error, NoPartition) and self._is_up(row):
-                    raise _Unsendable(row, error) from error
-                self._pass_over((row.topic,), error)
-                over.add(row.topic)
-            except (LocalProtocolError, InvalidName, TypeError, ValueError) as error:
-                raise _Unsendable(row, error) from error
-            else:
-                assert isinstance(handle, BranchHandle)  # the producer has joined the block
-                self._sent.append((row, handle))
-
-    def _is_up(self, row: OutboxRow) -> bool:
-        """Return whether the broker that the message names is up: then it does not have the partition."""
-        wanted = None if row.partition is None else parse_partition(row.partition)
-        return wanted is not None and wanted.broker_id in self._client.topology.view(row.topic, 0).urls
-
-    def _unanswered(self) -> set[str]:
-        """Return the topics of messages that no broker has answered."""
-        found = set[str]()
-        for row, handle in self._sent:
-            try:
-                handle.result(0)
-            except MetaError:
-                found.add(row.topic)
-        return found
-
-    def _pass_over(self, topics: Iterable[str], error: Exception) -> None:
-        """Leave the messages of *topics* where they are for a moment; the others need not wait for them."""
-        now = time.monotonic()
-        for topic in topics:
-            if topic not in self._passed_over:
-                log.warning("messages wait topic=%s reason=%s", topic, one_line(error))
-            self._passed_over[topic] = now + max(PASS_OVER_S, min(3 * (now - self._began), PASS_OVER_S_MAX))
-
     def _set_aside(self, row: OutboxRow, reason: str) -> None:
         with self._engine.connect() as connection:
-            rows.set_aside(connection, row.id, reason)
+            self._batch.source.set_aside(connection, row.id, reason)
         self.counts = replace(self.counts, refused=self.counts.refused + 1)
         log.error("message set aside, see metaq outbox list id=%d topic=%s reason=%s", row.id, row.topic, reason)
 

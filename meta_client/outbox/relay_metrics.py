@@ -49,7 +49,8 @@ def ready(relay: Relay) -> Health:
     if age_s > PASS_S_MAX:
         return Health((f"it has waited for {age_s:.0f} s, for the database or for a broker",))
     without = [f"messages of topic {topic} wait for a broker" for topic in relay.waiting_for]
-    return Health((*((relay.trouble,) if relay.trouble else ()), *without))
+    away = [f"messages wait for broker {broker_id}" for broker_id in relay.brokers_away]
+    return Health((*((relay.trouble,) if relay.trouble else ()), *without, *away))
 
 
 def samples(relay: Relay) -> Iterator[Sample]:

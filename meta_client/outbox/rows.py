@@ -4,14 +4,15 @@ import datetime
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from meta_client.outbox.batches import BatchBranch, dump, load
 from meta_client.outbox.errors import NoOutbox, RowsChanged
-from meta_client.outbox.tables import ASIDE, OUTBOX, RELAY, RELAY_TABLE, tables
+from meta_client.outbox.relay_state import BatchBranch, RelayState, load
+from meta_client.outbox.tables import ASIDE, DEFERRED, OUTBOX, RELAY, RELAY_TABLE, tables
 from meta_client.protocol.trace_context import split_traceparent
 from meta_client.sql.core import (
     ARRAY,
     BigInteger,
     Connection,
+    Delete,
     Insert,
     Select,
     Table,
@@ -29,13 +30,15 @@ from meta_client.sql.executor import Executor
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import IDENTITY, RowDecision, parse_brokers
 from meta_client.transactions.table import TABLE as DECISIONS
+from zk.tree.nodes import Partition
 
 REASON_MAX: Final = 1_000  # characters
 COUNTED_MAX: Final = 100_000  # rows that a look counts one by one
+PUT_BACK_AT_ONCE: Final = 4_000
 
 
 class OutboxRow(NamedTuple):
-    """A message that waits."""
+    """A message that waits. *partition*: of a deferred one, where it was to go."""
 
     id: int
     topic: str
@@ -65,19 +68,14 @@ class OutboxStatus(NamedTuple):
     relayed_age_s: float | None  # since a relay last moved rows; None: none has
 
 
-_DUE: Final = OUTBOX.c.topic.not_in(bindparam("passed_over", expanding=True))
-_FIRST: Final = select(OUTBOX.c.id).where(_DUE).limit(1)
 # InnoDB locks each row that a statement passes, waits for those that are not committed, and keeps others from adding
 # any: there, statements that change rows name one each.
 _LOCKS_WHAT_IT_PASSES: Final = ("mysql", "mariadb")
-_REMOVE: Final = delete(OUTBOX).where(OUTBOX.c.id.in_(bindparam("ids", expanding=True)))
-_REMOVE_ONE: Final = delete(OUTBOX).where(OUTBOX.c.id == bindparam("the_id"))
-_REMOVE_ARRAY: Final = delete(OUTBOX).where(OUTBOX.c.id == any_(bindparam("ids", type_=ARRAY(BigInteger))))
 _TOUCH: Final = update(RELAY).values(only_one=1)
-_RECORD: Final = update(RELAY).values(batches=bindparam("the_batches"), relayed_at=func.now())
-_READ_BATCHES: Final = select(RELAY.c.batches)
-_LOCK: Final = _READ_BATCHES.with_for_update()
-_WRITE_BATCHES: Final = update(RELAY).values(batches=bindparam("the_batches"))
+_RECORD: Final = update(RELAY).values(state=bindparam("the_state"), relayed_at=func.now())
+_READ_STATE: Final = select(RELAY.c.state)
+_LOCK: Final = _READ_STATE.with_for_update()
+_WRITE_STATE: Final = update(RELAY).values(state=bindparam("the_state"))
 _DECISION: Final = known_table(DECISIONS, *map(known_column, ("gtrid", "outcome", "brokers"))).c
 _IDENTITY: Final = known_table(IDENTITY, *map(known_column, ("table_id", "generation"))).c
 _IS_COMMIT: Final = (_DECISION.gtrid == bindparam("gtrid")) & (_DECISION.outcome == RowDecision.COMMIT.value)
@@ -87,15 +85,8 @@ _GENERATION: Final = select(_IDENTITY.generation)
 _MESSAGE: Final = "id", "topic", "payload", "attribute", "partition", "added_at"
 
 
-def _oldest() -> Select[Any]:
-    """Return the statement that reads a batch: as many rows as begin below a sum of bytes."""
-    size = (func.length(OUTBOX.c.payload) + func.length(func.coalesce(OUTBOX.c.attribute, ""))).label("size")
-    first = select(OUTBOX.c.id, size).where(_DUE).order_by(OUTBOX.c.id).limit(bindparam("count_max")).subquery()
-    until = func.sum(first.c.size).over(order_by=first.c.id).label("until")
-    summed = select(first.c.id, first.c.size, until).subquery()
-    *columns, _ = OutboxRow._fields
-    found = select(*(OUTBOX.c[name] for name in columns), summed.c.until).join(summed, summed.c.id == OUTBOX.c.id)
-    return found.where(summed.c.until - summed.c.size < bindparam("bytes_max")).order_by(OUTBOX.c.id)
+def _by_id(table: Table) -> Delete:
+    return delete(table).where(table.c.id == bindparam("the_id"))
 
 
 def _copy(source: Table, to: Table, **others: Any) -> Insert:
@@ -115,13 +106,15 @@ def _span(table: Table) -> Select[Any]:
     return select(last - first + 1)
 
 
-_OLDEST: Final = _oldest()
-_SET_ASIDE: Final = _copy(OUTBOX, ASIDE, reason=bindparam("the_reason")), _REMOVE_ONE
-_BACK: Final = _copy(ASIDE, OUTBOX), delete(ASIDE).where(ASIDE.c.id == bindparam("the_id"))
+_DEFER: Final = _copy(OUTBOX, DEFERRED, broker_id=bindparam("the_broker"), destination=bindparam("the_destination"))
+_BACK: Final = _copy(ASIDE, OUTBOX), _by_id(ASIDE)
+_PUT_BACK: Final = _copy(DEFERRED, OUTBOX), _by_id(DEFERRED)
 _STATUS: Final = select(
     func.now(),
     _counted(OUTBOX),
     select(OUTBOX.c.added_at).order_by(OUTBOX.c.id).limit(1).scalar_subquery(),
+    _counted(DEFERRED),
+    select(DEFERRED.c.added_at).order_by(DEFERRED.c.id).limit(1).scalar_subquery(),
     _counted(ASIDE),
     select(RELAY.c.relayed_at).limit(1).scalar_subquery(),
 )
@@ -138,14 +131,79 @@ def add_row(executor: Executor, topic: str, payload: bytes, attribute: str | Non
     executor.execute(tables(executor.quote).insert, values)
 
 
-def has_waiting(connection: Connection, passed_over: Collection[str]) -> bool:
-    """Return whether a message waits whose topic is not among *passed_over*."""
-    return connection.scalar(_FIRST, {"passed_over": list(passed_over)}) is not None
+class RowSource:
+    """Rows of one table, which a relay moves, those first whose ids are least. *partition*: its column of that name."""
+
+    def __init__(self, table: Table, partition: str, *due: Any) -> None:
+        cells = table.c
+        self._first = select(cells.id).where(*due).limit(1)
+        size = (func.length(cells.payload) + func.length(func.coalesce(cells.attribute, ""))).label("size")
+        first = select(cells.id, size).where(*due).order_by(cells.id).limit(bindparam("count_max")).subquery()
+        until = func.sum(first.c.size).over(order_by=first.c.id).label("until")
+        summed = select(first.c.id, first.c.size, until).subquery()
+        columns = *(cells[name] for name in ("id", "topic", "payload", "attribute", partition)), summed.c.until
+        found = select(*columns).join(summed, summed.c.id == cells.id).order_by(cells.id)
+        self._oldest = found.where(summed.c.until - summed.c.size < bindparam("bytes_max"))
+        self._remove = delete(table).where(cells.id.in_(bindparam("ids", expanding=True)))
+        self._remove_array = delete(table).where(cells.id == any_(bindparam("ids", type_=ARRAY(BigInteger))))
+        self._remove_one = _by_id(table)
+        self._set_aside = _copy(table, ASIDE, reason=bindparam("the_reason"))
+
+    def has_any(self, connection: Connection, **due: Collection[Any]) -> bool:
+        """Return whether a row is *due*: passed_over, topics of none; brokers, of deferred ones."""
+        return connection.scalar(self._first, {name: list(values) for name, values in due.items()}) is not None
+
+    def oldest(
+        self, connection: Connection, count_max: int, bytes_max: int, **due: Collection[Any]
+    ) -> Sequence[OutboxRow]:
+        """Return the first rows that are *due*: at most so many, and so many bytes and a message."""
+        values = {"count_max": count_max, "bytes_max": bytes_max} | {name: list(each) for name, each in due.items()}
+        return [OutboxRow(*row) for row in connection.execute(self._oldest, values)]
+
+    def remove(self, connection: Connection, ids: Collection[int]) -> None:
+        """Delete rows. Raises RowsChanged unless all are there."""
+        if connection.dialect.name in _LOCKS_WHAT_IT_PASSES:
+            removed = connection.execute(self._remove_one, [{"the_id": row_id} for row_id in ids]).rowcount
+        else:
+            statement = self._remove_array if connection.dialect.name == "postgresql" else self._remove
+            removed = connection.execute(statement, {"ids": list(ids)}).rowcount
+        _check_count(removed, len(ids))
+
+    def set_aside(self, connection: Connection, row_id: int, reason: str) -> None:
+        """Set a message aside, with the reason. Commits. Raises RowsChanged."""
+        connection.execute(self._set_aside, {"the_id": row_id, "the_reason": reason[:REASON_MAX]})
+        _check_count(connection.execute(self._remove_one, {"the_id": row_id}).rowcount, 1)
+        connection.commit()
 
 
-def lock(connection: Connection) -> tuple[BatchBranch, ...]:
-    """Let no other relay move rows until the transaction ends, and wait for one that does. Return the branches that
-    brokers may not have committed. Raises NoOutbox (DamagedRow)."""
+_NOT_OVER: Final[Any] = bindparam("passed_over", expanding=True)
+WAITING: Final = RowSource(OUTBOX, "partition", OUTBOX.c.topic.not_in(_NOT_OVER))
+DEFERRED_ROWS: Final = RowSource(
+    DEFERRED,
+    "destination",
+    DEFERRED.c.topic.not_in(_NOT_OVER),
+    DEFERRED.c.broker_id.in_(bindparam("brokers", expanding=True)),
+)
+
+
+def defer(connection: Connection, deferred: Collection[tuple[OutboxRow, Partition]]) -> None:
+    """Have messages wait for the brokers of these partitions, where others pass them. Raises RowsChanged."""
+    values = [
+        {"the_id": row.id, "the_broker": partition.broker_id, "the_destination": str(partition)}
+        for row, partition in deferred
+    ]
+    connection.execute(_DEFER, values)
+    WAITING.remove(connection, [row.id for row, _ in deferred])
+
+
+def read_state(connection: Connection) -> RelayState:
+    """Return what the relay's row tells. Raises DamagedRow."""
+    return load(connection.scalar(_READ_STATE) or "")
+
+
+def lock(connection: Connection) -> RelayState:
+    """Let no other relay move rows until the transaction ends, and wait for one that does. Raises NoOutbox
+    (DamagedRow)."""
     if connection.dialect.name == "sqlite":  # has no FOR UPDATE: a write locks the file
         connection.execute(_TOUCH)
     row = connection.execute(_LOCK).first()
@@ -159,12 +217,6 @@ def brokers_of(connection: Connection, gtrid: str) -> tuple[int, ...]:
     return parse_brokers(connection.scalar(_BROKERS, {"gtrid": gtrid}) or "") or ()
 
 
-def oldest(connection: Connection, passed_over: Collection[str], count_max: int, bytes_max: int) -> Sequence[OutboxRow]:
-    """Return the first messages that wait, by id: at most so many, and so many bytes and a message."""
-    values = {"passed_over": list(passed_over), "count_max": count_max, "bytes_max": bytes_max}
-    return [OutboxRow(*row) for row in connection.execute(_OLDEST, values)]
-
-
 def table_name(connection: Connection) -> TableName:
     """Return the name of the decision table. Raises ValueError for one that is damaged."""
     return TableName(str(connection.scalar(_TABLE_ID)))
@@ -175,47 +227,55 @@ def generation(connection: Connection) -> int:
     return int(connection.scalar(_GENERATION) or 0)
 
 
-def record_batches(connection: Connection, branches: Sequence[BatchBranch]) -> None:
-    """Record a batch with its decision, and what is left of those before."""
-    connection.execute(_RECORD, {"the_batches": dump(branches)})
+def has_any(connection: Connection, topics: Collection[str], brokers: Collection[int]) -> bool:
+    """Return whether messages wait, except *topics* and *brokers*, which are passed over."""
+    deferred = set(read_state(connection).deferred).difference(brokers)
+    return bool(deferred) or WAITING.has_any(connection, passed_over=topics)
 
 
-def remove(connection: Connection, ids: Collection[int]) -> None:
-    """Delete messages. Raises RowsChanged unless all are there."""
-    if connection.dialect.name in _LOCKS_WHAT_IT_PASSES:
-        removed = connection.execute(_REMOVE_ONE, [{"the_id": row_id} for row_id in ids]).rowcount
-    else:
-        statement = _REMOVE_ARRAY if connection.dialect.name == "postgresql" else _REMOVE
-        removed = connection.execute(statement, {"ids": list(ids)}).rowcount
-    _check_count(removed, len(ids))
+def has_deferred(connection: Connection, broker_id: int) -> bool:
+    """Return whether messages are deferred for a broker."""
+    return DEFERRED_ROWS.has_any(connection, passed_over=(), brokers=[broker_id])
+
+
+def write_state(connection: Connection, state: RelayState, *, is_moved: bool) -> None:
+    """Record *state* with the decision about a batch. *is_moved*: messages were sent, just now."""
+    connection.execute(_RECORD if is_moved else _WRITE_STATE, {"the_state": state.dump()})
 
 
 def unconfirmed(connection: Connection) -> list[BatchBranch]:
-    """Return branches that brokers may not have committed: messages of their topics wait until they have. Raises
+    """Return branches that brokers may not have committed: messages for these brokers wait until they have. Raises
     DamagedRow."""
-    recorded = load(connection.scalar(_READ_BATCHES) or "")
+    recorded = read_state(connection).batches
     return [branch for branch in recorded if branch.broker_id in brokers_of(connection, branch.gtrid)]
 
 
-def release(connection: Connection, broker_id: int) -> list[BatchBranch]:
-    """Have messages wait no longer for the branches of a broker; return these. Commits. Raises NoOutbox
-    (DamagedRow)."""
-    recorded = lock(connection)
-    gone = [branch for branch in recorded if branch.broker_id == broker_id]
-    if gone:
-        connection.execute(
-            _WRITE_BATCHES, {"the_batches": dump([each for each in recorded if each.broker_id != broker_id])}
-        )
-    connection.commit()
-    return gone
+def deferred_counts(connection: Connection) -> dict[int, int]:
+    """Return the number of messages that wait for each broker while others pass them."""
+    column = DEFERRED.c.broker_id
+    found = connection.execute(select(column, func.count()).group_by(column).order_by(column))
+    return {broker_id: count for broker_id, count in found}  # noqa: C416 - rows are no tuples to mypy
 
 
-def set_aside(connection: Connection, row_id: int, reason: str) -> None:
-    """Set a message aside, with the reason. Commits. Raises RowsChanged."""
-    copy, remove_it = _SET_ASIDE
-    connection.execute(copy, {"the_id": row_id, "the_reason": reason[:REASON_MAX]})
-    _check_count(connection.execute(remove_it, {"the_id": row_id}).rowcount, 1)
+def release(connection: Connection, broker_id: int) -> tuple[int, int]:
+    """Have messages wait no longer for a broker; return the number of its branches given up, and of messages that were
+    put back. Commits. Raises NoOutbox (DamagedRow), RowsChanged."""
+    last = put_back = 0
+    cells = DEFERRED.c
+    wanted = select(cells.id).where(cells.broker_id == broker_id).order_by(cells.id).limit(PUT_BACK_AT_ONCE)
+    state = lock(connection)
+    while found := [{"the_id": row_id} for row_id in connection.scalars(wanted.where(cells.id > last))]:
+        _change_tables(connection, _PUT_BACK, found)
+        connection.commit()  # a relay may defer some again
+        last, put_back = found[-1]["the_id"], put_back + len(found)
+        state = lock(connection)
+    batches = tuple(branch for branch in state.batches if branch.broker_id != broker_id)
+    deferred = state.deferred
+    if connection.scalar(wanted) is None:
+        deferred = tuple(each for each in deferred if each != broker_id)
+    connection.execute(_WRITE_STATE, {"the_state": RelayState(batches, deferred).dump()})
     connection.commit()
+    return len(state.batches) - len(batches), put_back
 
 
 def retry(connection: Connection, ids: Collection[int] | None) -> int:
@@ -224,11 +284,15 @@ def retry(connection: Connection, ids: Collection[int] | None) -> int:
     chosen = () if ids is None else (ASIDE.c.id.in_(ids),)
     found = [{"the_id": row_id} for row_id in connection.scalars(select(ASIDE.c.id).where(*chosen))]
     if found:
-        copy, remove_it = _BACK
-        connection.execute(copy, found)
-        _check_count(connection.execute(remove_it, found).rowcount, len(found))
+        _change_tables(connection, _BACK, found)
     connection.commit()
     return len(found)
+
+
+def _change_tables(connection: Connection, statements: tuple[Insert, Delete], found: list[dict[str, int]]) -> None:
+    copy, remove_it = statements
+    connection.execute(copy, found)
+    _check_count(connection.execute(remove_it, found).rowcount, len(found))
 
 
 def _check_count(removed: int, read: int) -> None:
@@ -239,12 +303,14 @@ def _check_count(removed: int, read: int) -> None:
 
 def status(connection: Connection) -> OutboxStatus:
     """Count what the outbox holds."""
-    now, waiting, first, aside, relayed_at = connection.execute(_STATUS).one()
-    waiting, aside = (
+    now, *found, relayed_at = connection.execute(_STATUS).one()
+    waiting, first, deferred, first_deferred, aside = found
+    waiting, deferred, aside = (
         int(connection.scalar(_span(table)) or 0) if count > COUNTED_MAX else count
-        for table, count in ((OUTBOX, waiting), (ASIDE, aside))
+        for table, count in ((OUTBOX, waiting), (DEFERRED, deferred), (ASIDE, aside))
     )
-    return OutboxStatus(waiting, _age_s(now, first), aside, _age_s(now, relayed_at))
+    oldest = min((each for each in (first, first_deferred) if each is not None), default=None)
+    return OutboxStatus(waiting + deferred, _age_s(now, oldest), aside, _age_s(now, relayed_at))
 
 
 def aside_rows(connection: Connection, limit: int) -> list[AsideRow]:

@@ -1,8 +1,8 @@
 """Tables of an outbox in SQLAlchemy Core, and their creation.
 
-metaq_outbox has a row for each message that waits, by id; metaq_outbox_aside those that a broker does not take, with
-the reason. metaq_outbox_relay has one row, which a relay locks: two relays never move rows at the same time. It names
-the batches that brokers may not have committed.
+metaq_outbox has a row for each message that waits, by id; metaq_outbox_deferred those that wait for a broker while
+others pass them; metaq_outbox_aside those that a broker does not take, with the reason. metaq_outbox_relay has one row,
+which a relay locks: two relays never move rows at the same time. It has their RelayState.
 """
 
 from functools import lru_cache
@@ -32,6 +32,7 @@ from meta_client.sql.core import (
 from meta_client.sql.executor import SqlAlchemyExecutor
 
 TABLE: Final = "metaq_outbox"
+DEFERRED_TABLE: Final = "metaq_outbox_deferred"
 ASIDE_TABLE: Final = "metaq_outbox_aside"
 RELAY_TABLE: Final = "metaq_outbox_relay"
 TOPIC_MAX: Final = 255  # characters
@@ -39,7 +40,7 @@ PLACE_MAX: Final = 21  # "2147483647-2147483647"
 
 
 class Tables:
-    """The three tables. *quote*: see Column."""
+    """The four tables. *quote*: see Column."""
 
     def __init__(self, quote: bool | None) -> None:
         every = MetaData()
@@ -52,6 +53,17 @@ class Tables:
             Column("added_at", TIMESTAMP(timezone=True), nullable=False, server_default=func.now()),
             mysql_engine="InnoDB",
             sqlite_autoincrement=True,
+            quote=quote,
+        )
+        self.deferred = Table(
+            DEFERRED_TABLE,
+            every,
+            Column("id", number, primary_key=True, autoincrement=False, quote=quote),
+            *_message(quote),
+            Column("added_at", TIMESTAMP(timezone=True), nullable=False),
+            Column("broker_id", Integer, nullable=False),
+            Column("destination", bytewise_text(PLACE_MAX), nullable=False),
+            mysql_engine="InnoDB",
             quote=quote,
         )
         self.aside = Table(
@@ -69,7 +81,7 @@ class Tables:
             every,
             Column("only_one", Integer, primary_key=True, autoincrement=False),
             Column("relayed_at", TIMESTAMP(timezone=True), nullable=True),
-            Column("batches", _any_text()),
+            Column("state", _any_text()),
             mysql_engine="InnoDB",
             quote=quote,
         )
@@ -92,6 +104,7 @@ def _any_text() -> Text:
 
 tables = lru_cache(maxsize=4)(Tables)
 OUTBOX: Final = tables(None).outbox
+DEFERRED: Final = tables(None).deferred
 ASIDE: Final = tables(None).aside
 RELAY: Final = tables(None).relay
 _MAKE_ROW: Final = insert(RELAY).values(only_one=1)
@@ -99,7 +112,7 @@ _MAKE_ROW: Final = insert(RELAY).values(only_one=1)
 
 def ddl(dialect: Dialect) -> str:
     """Return the SQL that makes the tables, for a migration."""
-    made = [*map(CreateTable, (OUTBOX, ASIDE, RELAY)), _MAKE_ROW]
+    made = [*map(CreateTable, (OUTBOX, DEFERRED, ASIDE, RELAY)), _MAKE_ROW]
     compiled = [each.compile(dialect=dialect, compile_kwargs={"literal_binds": True}) for each in made]
     return "".join(f"{str(each).strip()};\n" for each in compiled)
 
@@ -107,7 +120,7 @@ def ddl(dialect: Dialect) -> str:
 def create(connection: Connection) -> None:
     """Make the tables if missing, and the relay's row. Commits."""
     executor = SqlAlchemyExecutor(connection)
-    for table in (OUTBOX, ASIDE, RELAY):
+    for table in (OUTBOX, DEFERRED, ASIDE, RELAY):
         executor.create(select(table).limit(1), CreateTable(table))
     if connection.scalar(select(RELAY.c.only_one)) is None:
         try:
@@ -119,6 +132,6 @@ def create(connection: Connection) -> None:
 
 def is_complete(connection: Connection) -> bool:
     """Return whether the relay's row is there. Raises the database's error without the tables."""
-    for table in (OUTBOX, ASIDE):
+    for table in (OUTBOX, DEFERRED, ASIDE):
         connection.execute(select(table.c.id).limit(1))
     return connection.scalar(select(RELAY.c.only_one)) is not None

@@ -107,7 +107,7 @@ class Producer:
     ) -> SendResult:
         deadline = Deadline(timeout_s)
         view = self._view(topic, deadline.remaining_s())
-        wanted = self._wanted(view, payload, attribute, partition)
+        wanted = self.partition_for(view, payload, attribute, partition)
         message = Outgoing(topic, payload, attribute, self._compression_for(view))
         if self._within is not None:
             self._within.check()
@@ -148,14 +148,14 @@ class Producer:
             return handle
         if (within := self._joined()) is not None:
             view = self._view(topic, SEND_TIMEOUT_S)
-            wanted = self._wanted(view, payload, attribute, partition)
+            wanted = self.partition_for(view, payload, attribute, partition)
             message = Outgoing(topic, payload, attribute, self._compression_for(view))
             return within.add(message, view, wanted, self._choice)
         # The sender looks up the view once per batch; per message only for compression and partitioners.
         compression = None if self._compression is None else self._compression_for(self._view(topic, SEND_TIMEOUT_S))
         wanted = None if partition is None else parse_partition(partition)
         if wanted is None and self._partitioner is not None:
-            wanted = self._wanted(self._view(topic, SEND_TIMEOUT_S), payload, attribute, None)
+            wanted = self.partition_for(self._view(topic, SEND_TIMEOUT_S), payload, attribute, None)
         flag, body = encode_message(topic, payload, attribute, compression)
         return self._sender.add(topic, wanted, flag, body)
 
@@ -179,7 +179,7 @@ class Producer:
             return send_run(self._sender, topic, run, None)
         view = self._view(topic, SEND_TIMEOUT_S)
         each = zip(listed, attributes or itertools.repeat(None))  # noqa: B905 - repeat() is endless
-        chosen = [self._wanted(view, payload, attribute, None) for payload, attribute in each]
+        chosen = [self.partition_for(view, payload, attribute, None) for payload, attribute in each]
         if within is not None:
             return add_run(within, view, run, chosen, self._choice)
         return send_run(self._sender, topic, run, chosen)
@@ -313,7 +313,7 @@ class Producer:
         """Current branch: its xid, the id of its broker, and its state."""
         return self._xa.current
 
-    def _wanted(
+    def partition_for(
         self, view: TopicView, payload: bytes, attribute: str | None, partition: Partition | str | None
     ) -> Partition | None:
         """Return the partition this message has to go to; None if any will do."""

@@ -1,6 +1,7 @@
 """Rows and messages of services with an outbox, while relays, two brokers and the database are killed or stopped.
 
-Services write until they are ended: a row, and a message for each broker, in one transaction. Two relays move them.
+Services write until they are ended: a row, and messages, in one transaction: for each broker, and to a topic of both.
+Two relays move them.
 METAQ_CRASH_ROUNDS rounds (default 3) of three accidents; METAQ_CRASH_SEED repeats the choices of a run that failed, not
 its timing.
 """
@@ -20,14 +21,18 @@ import psycopg
 import pymysql
 import pytest
 
+from meta_client.protocol.requests import TopicVerb
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import Forked, start_metaq
 from tests.fixtures.reading import read_whole
+from tests.fixtures.topic_commands import done
 from tests.meta_client.outbox.conftest import OutboxWorld
 from tests.meta_client.transactions.conftest import PARTITIONS, do, running_world
 from tests.meta_client.transactions.test_crashes import killable
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "3"))
+SPREAD = f"spread-{time.time_ns()}"
+TOPICS = {**PARTITIONS, SPREAD: 4}
 SERVICES = 3
 KEYS = 5  # of a service
 MOVED_S = 180.0
@@ -61,7 +66,7 @@ class Services:
 
     def _write(self, connection: Any, service: int, number: int) -> None:
         do(connection, f"INSERT INTO numbers VALUES ({number})")
-        for topic in PARTITIONS:
+        for topic in TOPICS:
             self._on.outbox.send(connection, topic, b"%d" % number, attribute=f"{service}-{number % KEYS}")
         if number % 11:
             connection.commit()
@@ -74,6 +79,7 @@ class Relays:
 
     def __init__(self, on: OutboxWorld, directory: Path) -> None:
         self._words = ["outbox", "relay", "--database", on.url, "--zk", on.world.zookeeper, "--rows", "50"]
+        self._words += ["--expect", f"{SPREAD}=0:2,1:2"]  # one of them may be down when a relay begins
         self._files = contextlib.ExitStack()
         self._log = self._files.enter_context((directory / "relays.log").open("ab"))
         (directory / "nothing").touch()
@@ -112,6 +118,9 @@ def test_every_row_has_its_message_once_and_in_order(tmp_path: Path, broker_pool
         contextlib.ExitStack() as stack,
     ):
         on = OutboxWorld(world)
+        for broker in world.brokers:
+            with broker.client() as client:
+                done(client, TopicVerb.CREATE, SPREAD, partitions="2")
         stack.enter_context(on.closing)
         with closing(Relays(on, tmp_path)) as relays, Services(on):
             for _ in range(ROUNDS * 3):
@@ -121,7 +130,7 @@ def test_every_row_has_its_message_once_and_in_order(tmp_path: Path, broker_pool
         with closing(Relays(on, tmp_path)):
             wait_moved(on)
         numbers = deciding.numbers()
-        for topic, partitions in PARTITIONS.items():
+        for topic, partitions in TOPICS.items():
             found = list(read_whole(world.client, topic, partitions, world.begins))
             assert sorted(int(one.payload) for one in found) == numbers
             last: dict[str | None, int] = {}
@@ -145,7 +154,7 @@ def accident(random: Random, server: Any, broker: Any, relays: Relays) -> None:
             relays.kill(1)
         case "broker":
             broker.kill()
-            time.sleep(random.choice((0.0, 0.5)))
+            time.sleep(random.choice((0.0, 0.5, 4.0)))
             broker.start()
         case "database":
             server.restart()  # killed before

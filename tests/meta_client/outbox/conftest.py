@@ -12,7 +12,7 @@ from meta_client.outbox.rows import OutboxStatus
 from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions.conftest import World, do, make, running_world
 
-TABLES = "metaq_outbox", "metaq_outbox_aside", "metaq_outbox_relay"
+TABLES = "metaq_outbox", "metaq_outbox_deferred", "metaq_outbox_aside", "metaq_outbox_relay"
 LOCK_WAITS = {
     "postgres": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()",
     "mariadb": """SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%metaq_outbox_relay FOR UPDATE'

@@ -12,8 +12,8 @@ from sqlalchemy import text
 
 from meta_client.admin.log_samples import FAMILIES as LOG
 from meta_client.outbox import rows
-from meta_client.outbox.batches import BatchBranch
 from meta_client.outbox.relay_metrics import FAMILIES, WAITING_AGE
+from meta_client.outbox.relay_state import BatchBranch, RelayState
 from tests.fixtures.forked import run_metaq, start_metaq
 from tests.fixtures.scrape import SERVED, Scrape, health, wait_for
 from tests.meta_client.outbox.conftest import TABLES, OutboxWorld
@@ -81,26 +81,35 @@ def test_partitions_of_a_broker_that_is_down_are_named(on_postgres: OutboxWorld)
 
 def test_a_broker_that_never_comes_back_is_waited_for_no_longer(on_postgres: OutboxWorld) -> None:
     name = on_postgres.world.deciding.identity.name
-    lost, other = (BatchBranch(name.new_gtrid(), broker_id, ("orders",)) for broker_id in (7, 8))
+    lost, other = (BatchBranch(name.new_gtrid(), broker_id) for broker_id in (7, 8))
     values = ", ".join(f"('{each.gtrid}', 'commit', '{each.broker_id}')" for each in (lost, other))
     on_postgres.world.deciding.execute(f"INSERT INTO metaq_decision (gtrid, outcome, brokers) VALUES {values}")
     with on_postgres.engine.connect() as connection:
-        rows.record_batches(connection, [lost, other])
+        rows.write_state(connection, RelayState((lost, other)), is_moved=True)
         connection.commit()
-    on_postgres.work(1)
-    assert outbox(on_postgres, "relay", "--once")[0] == 1
-    assert [each["broker_id"] for each in listed(on_postgres)["unconfirmed"]] == [7, 8]
+    on_postgres.work(*range(20))
+    assert outbox(on_postgres, "relay", "--once", "--expect", "orders=0:4,7:4")[0] == 1
+    deferred = 20 - len(on_postgres.world.messages())
+    assert 0 < deferred < 20
+    found = listed(on_postgres)
+    assert [each["broker_id"] for each in found["unconfirmed"]] == [7, 8]
+    assert (found["waiting"], found["deferred"]) == (deferred, {"7": deferred})
     status, said, _ = outbox(on_postgres, "list")
-    assert (status, said.splitlines()[1]) == (
+    assert (status, said.splitlines()[1:]) == (
         0,
-        f"messages of orders wait until broker 7 has committed {lost.gtrid}",
+        [
+            f"messages for broker 7 wait until it has committed {lost.gtrid}",
+            f"messages for broker 8 wait until it has committed {other.gtrid}",
+            f"{deferred} of them wait for broker 7, and others pass them",
+        ],
     )
     status, _, told = outbox(on_postgres, "release", "7")
     assert (status, "--yes skips it" in told) == (130, True)
-    for broker_id, said in ((9, "0 given up\n"), (7, "1 given up: orders\n"), (8, "1 given up: orders\n")):
+    for broker_id, branches, messages in ((9, 0, 0), (7, 1, deferred), (8, 1, 0)):
+        said = f"{branches} branches given up, {messages} messages may go elsewhere\n"
         assert outbox(on_postgres, "release", str(broker_id), "--yes") == (0, said, "")
     assert outbox(on_postgres, "relay", "--once")[0] == 0
-    on_postgres.world.check([1])
+    on_postgres.world.check(list(range(20)))
 
 
 def test_what_is_set_aside_is_listed_with_its_reason_and_retried(on_postgres: OutboxWorld) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from meta_client import Client
 from meta_client.outbox import Relay, rows
-from meta_client.outbox.batches import BatchBranch
+from meta_client.outbox.relay_state import BatchBranch, RelayState
 from meta_client.transactions import TransactionConfig
 from meta_client.transactions.generation import Generations
 from tests.fixtures.forked import start_module
@@ -98,9 +98,10 @@ def test_a_relay_that_waited_for_another_sees_what_that_did(outboxed: OutboxWorl
             assert time.monotonic() < deadline
         other.execute(text("DELETE FROM metaq_outbox WHERE id <= 5"))
         other.execute(text(f"INSERT INTO metaq_decision (gtrid, outcome, brokers) VALUES ('{gtrid}', 'commit', '7')"))
-        rows.record_batches(other, [BatchBranch(gtrid, 7, ("bills",))])
+        rows.write_state(other, RelayState((BatchBranch(gtrid, 7),)), is_moved=True)
         other.commit()
         waiting.join()
         relay.run_pass()  # the first one tried to commit the branch
-        assert (relay.counts.moved, relay.trouble, relay.waiting_for) == (5, None, ("bills",))
-        assert rows.lock(other)[0] == BatchBranch(gtrid, 7, ("bills",))
+        assert (relay.counts.moved, relay.trouble, relay.waiting_for) == (5, None, ())
+        assert relay.brokers_away == (7,)
+        assert rows.lock(other).batches[0] == BatchBranch(gtrid, 7)

@@ -19,6 +19,7 @@ RIGHTS = {
     "outbox_service": {"metaq_outbox": "INSERT"},
     "outbox_relay": {
         "metaq_outbox": "SELECT, DELETE",
+        "metaq_outbox_deferred": "SELECT, INSERT, DELETE",
         "metaq_outbox_aside": "SELECT, INSERT",
         "metaq_outbox_relay": "SELECT, UPDATE",
         "metaq_decision": "SELECT, INSERT, UPDATE, DELETE",
@@ -38,16 +39,18 @@ def test_the_rights_that_the_documents_name_are_enough(on_postgres: OutboxWorld)
     execute("GRANT INSERT ON numbers TO outbox_service")
     try:
         with closing(psycopg.connect(on_postgres.url, user="outbox_service", password="p")) as connection:
-            for number in (1, 2):
+            for number in (1, 2, 3):
                 connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
                 on_postgres.outbox.send(connection, "orders", b"%d" % number)
             connection.commit()
         execute("UPDATE metaq_outbox SET partition = 'x' WHERE id = 2")
+        execute("UPDATE metaq_outbox SET partition = '7-0' WHERE id = 3")
         url = make_conninfo(on_postgres.url, user="outbox_relay", password="p")
         with closing(Relay(on_postgres.world.client, url)) as relay:
             relay.check()
             drain(relay)
             assert (relay.counts.moved, relay.counts.refused, relay.trouble) == (1, 1, None)
+            assert relay.brokers_away == (7,)
     finally:
         execute("".join(f"DROP OWNED BY {role}; DROP ROLE {role};" for role in RIGHTS))
 
@@ -55,7 +58,7 @@ def test_the_rights_that_the_documents_name_are_enough(on_postgres: OutboxWorld)
 def test_many_are_counted_by_their_ids(outboxed: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     outboxed.work(*range(5))
     with outboxed.engine.connect() as connection:
-        rows.set_aside(connection, 2, "x" * 2_000)
+        rows.WAITING.set_aside(connection, 2, "x" * 2_000)
         assert outboxed.status()[::2] == (4, 1)
         monkeypatch.setattr(rows, "COUNTED_MAX", 3)
         assert outboxed.status()[::2] == (5, 1)
@@ -63,7 +66,8 @@ def test_many_are_counted_by_their_ids(outboxed: OutboxWorld, monkeypatch: pytes
         assert (row.id, row.topic, row.attribute, row.bytes, len(row.reason)) == (2, "orders", "1", 1, 1_000)
         assert rows.retry(connection, [1, 2, 3]) == 1
         assert rows.retry(connection, None) == 0
-        assert [row.payload for row in rows.oldest(connection, (), 10, 1_000)] == [b"0", b"1", b"2", b"3", b"4"]
+        found = rows.WAITING.oldest(connection, 10, 1_000, passed_over=())
+        assert [row.payload for row in found] == [b"0", b"1", b"2", b"3", b"4"]
 
 
 @pytest.mark.parametrize("outboxed", ["postgres", "mariadb"], indirect=True)
@@ -73,10 +77,10 @@ def test_a_message_that_another_process_takes_does_not_change_tables(outboxed: O
     outboxed.work(1)
     with outboxed.engine.connect() as connection, outboxed.engine.connect() as other, ThreadPoolExecutor() as thread:
         if is_aside := table == "metaq_outbox_aside":
-            rows.set_aside(connection, 1, "refused")
+            rows.WAITING.set_aside(connection, 1, "refused")
         other.execute(text(f"DELETE FROM {table}"))
         waiting = thread.submit(
-            *((rows.retry, connection, None) if is_aside else (rows.set_aside, connection, 1, "no"))
+            *((rows.retry, connection, None) if is_aside else (rows.WAITING.set_aside, connection, 1, "no"))
         )
         deadline = time.monotonic() + 60
         while outboxed.world.deciding.query(LOCK_WAITS[outboxed.world.deciding.kind]) == [(0,)]:

@@ -1,0 +1,58 @@
+"""Destinations of a batch: the partition of each message, and whether its broker takes messages now."""
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from meta_client.errors import Destination, NoBroker
+from meta_client.metadata.topology import Directory, TopicView
+from meta_client.outbox.rows import OutboxRow
+from meta_client.producer.outgoing import available_in, view_of
+from meta_client.producer.producer import SEND_TIMEOUT_S, Producer
+from zk.tree.nodes import Partition
+
+
+class ChosenPartition(NamedTuple):
+    """Partition of a message. *is_open*: it takes messages now; otherwise this one is deferred, and others pass it."""
+
+    partition: Partition
+    is_open: bool
+
+
+class Destinations:
+    """Destinations of one batch. *blocked*: brokers that get nothing in it, up or not. *turns* count messages that may
+    go anywhere."""
+
+    def __init__(
+        self, directory: Directory, producer: Producer, blocked: Collection[int], turns: Iterator[int]
+    ) -> None:
+        self._directory = directory
+        self._producer = producer
+        self._blocked = blocked
+        self._open: dict[str, tuple[TopicView, tuple[Partition, ...], frozenset[int]]] = {}
+        self._turns = turns
+
+    def of(self, row: OutboxRow) -> ChosenPartition:
+        """Return the partition of a message. Raises NoBroker or NoPartition if no broker takes messages of its topic
+        now; InvalidName, ValueError and what the partitioner raises for one that can't be sent."""
+        view, partitions, brokers = self._open.get(row.topic) or self._look(row.topic)
+        chosen = self._producer.partition_for(view, row.payload, row.attribute, row.partition)
+        if chosen is None:
+            chosen = partitions[next(self._turns) % len(partitions)]
+        return ChosenPartition(chosen, chosen.broker_id in brokers)
+
+    def check(self, topic: str, broker_id: int) -> None:
+        """Raise NoBroker or NoPartition unless a broker takes messages of *topic* now."""
+        *_, brokers = self._open.get(topic) or self._look(topic)
+        if broker_id not in brokers:
+            raise NoBroker("it is not up", Destination(topic, broker=broker_id))
+
+    def _look(self, topic: str) -> tuple[TopicView, tuple[Partition, ...], frozenset[int]]:
+        view = view_of(self._directory, topic, SEND_TIMEOUT_S)
+        available = available_in(view)
+        partitions = tuple(each for each in available if each.broker_id not in self._blocked)
+        if not partitions:
+            ids = ", ".join(map(str, sorted({each.broker_id for each in available})))
+            raise NoBroker(f"broker {ids} takes no messages at the moment", Destination(topic))
+        found = view, partitions, frozenset(each.broker_id for each in partitions)
+        self._open[topic] = found
+        return found

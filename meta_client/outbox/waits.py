@@ -1,0 +1,47 @@
+"""Topics and brokers that take no messages at the moment, and when each is tried again. One thread; any may read."""
+
+import logging
+import time
+from collections.abc import Collection
+from typing import Final, Generic, TypeVar
+
+from meta_client.transactions.statements import one_line
+
+log = logging.getLogger(__name__)
+
+PASS_OVER_S: Final = 1.0
+PASS_OVER_S_MAX: Final = 10.0  # where it takes long to find out, as of a broker that gives no answer
+
+_K = TypeVar("_K", str, int)
+
+
+class Waits(Generic[_K]):
+    """Things of one kind, *what*, that are passed over for a while. What is due is still listed while it is tried."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._until: dict[_K, float] = {}
+
+    def add(self, key: _K, error: Exception, began: float) -> None:
+        """Pass *key* over, the longer the longer it has taken since *began* to find out why. Logs one that is new."""
+        now = time.monotonic()
+        if key not in self._until:
+            log.warning("messages wait %s=%s reason=%s", self._what, key, one_line(error))
+        self._until[key] = now + max(PASS_OVER_S, min(3 * (now - began), PASS_OVER_S_MAX))
+
+    def over(self, now: float) -> set[_K]:
+        """Return what is not due yet."""
+        return {key for key, until in self._until.items() if until > now}
+
+    def keep(self, keys: Collection[_K]) -> None:
+        """Drop all but *keys*."""
+        self._until = {key: until for key, until in self._until.items() if key in keys}
+
+    def drop(self, keys: Collection[_K]) -> None:
+        """Drop what takes messages again."""
+        self._until = {key: until for key, until in self._until.items() if key not in keys}
+
+    @property
+    def listed(self) -> tuple[_K, ...]:
+        """Keys that are passed over, or tried again now. Any thread."""
+        return tuple(sorted(self._until.copy()))

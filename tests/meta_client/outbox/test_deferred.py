@@ -1,0 +1,177 @@
+"""Messages for a broker that is away wait for it in their order, and others pass them."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from sqlalchemy import update
+
+from meta_client.outbox import Relay, rows
+from meta_client.outbox.relay_state import RelayState
+from meta_client.outbox.tables import ASIDE, OUTBOX
+from meta_client.protocol.requests import TopicVerb
+from meta_client.transactions import CommitStep
+from tests.fixtures.reading import read_whole
+from tests.fixtures.topic_commands import done
+from tests.meta_client.outbox.conftest import OutboxWorld, drain
+
+KEYS = 12
+_numbers = itertools.count(time.time_ns())
+
+
+@pytest.fixture
+def spread(wide: OutboxWorld) -> Iterator[str]:
+    """A topic with two partitions on each of two brokers, as the client knows it."""
+    topic = f"spread-{next(_numbers)}"
+    for broker in wide.world.brokers:
+        with broker.client() as client:
+            done(client, TopicVerb.CREATE, topic, partitions="2")
+    assert read_whole(wide.world.client, topic, 4) == []
+    yield topic
+    for broker in wide.world.brokers:
+        with broker.client() as client:
+            done(client, TopicVerb.DELETE, topic)
+
+
+def send(on: OutboxWorld, topic: str, *numbers: int, keyed: bool = True, partition: str | None = None) -> None:
+    with closing(on.world.deciding.connect()) as connection:
+        for number in numbers:
+            on.outbox.send(connection, topic, b"%d" % number, str(number % KEYS) if keyed else None, partition)
+        connection.commit()
+
+
+def received(on: OutboxWorld, topic: str, partitions: int = 4) -> list[int]:
+    """The numbers, once it is checked that those of each key are in order."""
+    found = read_whole(on.world.client, topic, partitions, on.world.begins)
+    last: dict[str | None, int] = {}
+    for one in found:
+        if one.attribute is not None:
+            assert int(one.payload) > last.get(one.attribute, -1)
+            last[one.attribute] = int(one.payload)
+    return sorted(int(one.payload) for one in found)
+
+
+def wait_away(relay: Relay, broker_id: int) -> None:
+    deadline = time.monotonic() + 60
+    while relay.brokers_away != (broker_id,):
+        assert time.monotonic() < deadline, (relay.brokers_away, relay.waiting_for, relay.trouble)
+        relay.run_pass()
+    drain(relay)
+
+
+def wait_moved(on: OutboxWorld, *relays: Relay) -> None:
+    deadline = time.monotonic() + 60
+    while on.status().waiting:
+        assert time.monotonic() < deadline, [(one.trouble, one.brokers_away, one.waiting_for) for one in relays]
+        for relay in relays:
+            drain(relay)
+
+
+def state(on: OutboxWorld) -> RelayState:
+    with on.engine.connect() as connection:
+        return rows.read_state(connection)
+
+
+@pytest.mark.parametrize("rows_max", [3, 4_000])
+def test_a_broker_that_is_down_holds_back_its_own_messages_alone(
+    wide: OutboxWorld, spread: str, rows_max: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, away = wide.world.brokers
+    relay = wide.relay(rows_max=rows_max)
+    away.kill()
+    send(wide, spread, *range(2 * KEYS))
+    wait_away(relay, 1)
+    first = received(wide, spread, 2)
+    send(wide, spread, *range(2 * KEYS, 4 * KEYS))
+    other = wide.relay(rows_max=rows_max)  # as one that goes on where the first died
+    wait_away(other, 1)
+    before = received(wide, spread, 2)
+    deferred = 4 * KEYS - len(before)
+    assert 0 < deferred < 4 * KEYS
+    assert {one % KEYS for one in before} == {one % KEYS for one in first}, "each key is on one side"
+    assert (wide.status().waiting, state(wide).deferred) == (deferred, (1,))
+    assert caplog.text.count("messages wait broker=1 reason=") == 2
+    away.start()
+    send(wide, spread, *range(4 * KEYS, 5 * KEYS))
+    wait_moved(wide, relay, other)
+    assert received(wide, spread) == list(range(5 * KEYS))
+    assert (state(wide).deferred, relay.counts.moved + other.counts.moved) == ((), 5 * KEYS)
+
+
+def test_messages_without_an_attribute_go_to_brokers_that_are_up(wide: OutboxWorld, spread: str) -> None:
+    relay = wide.relay()
+    wide.world.brokers[1].kill()
+    send(wide, spread, 1, partition="1-0")  # until the client has seen that the broker is away
+    wait_away(relay, 1)
+    send(wide, spread, *range(2, 10), keyed=False)
+    drain(relay)
+    found = read_whole(wide.world.client, spread, 2, wide.world.begins)
+    assert {str(one.partition) for one in found} == {"0-0", "0-1"}
+    assert sorted(int(one.payload) for one in found) == list(range(2, 10))
+    assert wide.status().waiting == 1
+    wide.world.brokers[1].start()
+    wait_moved(wide, relay)
+    assert received(wide, spread) == list(range(1, 10))
+
+
+def test_a_broker_that_has_not_committed_gets_nothing_before_it_has(wide: OutboxWorld, spread: str) -> None:
+    """It dies between PREPARE and COMMIT of a batch; what follows must not overtake it."""
+    dying = [wide.world.brokers[1]]
+
+    def observe(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.DECIDED and dying:
+            dying.pop().kill()
+
+    send(wide, spread, *range(2 * KEYS))
+    with wide.world.open_client(observer=observe, resolves=False) as client, closing(Relay(client, wide.url)) as relay:
+        assert client.topology.view(spread, 10).known
+        relay.run_pass()
+        assert relay.counts.moved == 2 * KEYS
+        send(wide, spread, *range(2 * KEYS, 4 * KEYS))
+        wait_away(relay, 1)
+        assert 0 < len(received(wide, spread, 2)) < 4 * KEYS
+        wide.world.brokers[1].start()
+        wait_moved(wide, relay)
+        assert received(wide, spread) == list(range(4 * KEYS))
+
+
+def test_a_deferred_message_that_its_broker_refuses_is_set_aside(wide: OutboxWorld, spread: str) -> None:
+    relay = wide.relay()
+    wide.world.brokers[1].kill()
+    send(wide, spread, 1, partition="1-9")
+    send(wide, spread, 2, partition="1-1")
+    wait_away(relay, 1)
+    wide.world.brokers[1].start()
+    wait_moved(wide, relay)
+    with wide.engine.connect() as connection:
+        (row,) = rows.aside_rows(connection, 10)
+        assert "has no such partition" in row.reason
+        connection.execute(update(ASIDE).values(partition=None))
+        connection.commit()
+        rows.retry(connection, None)
+    drain(relay)
+    assert received(wide, spread) == [1, 2]
+
+
+def test_what_waits_for_a_broker_that_is_not_there_goes_elsewhere_once_it_is_given_up(
+    outboxed: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "PUT_BACK_AT_ONCE", 2)
+    send(outboxed, "orders", 1, 2, 3, 4, 5, partition="7-0")
+    send(outboxed, "orders", 6)
+    relay = outboxed.relay(rows_max=2)
+    drain(relay)
+    assert (relay.counts.moved, relay.trouble, relay.brokers_away) == (1, None, (7,))
+    assert outboxed.status()[::2] == (5, 0)
+    with outboxed.engine.connect() as connection:
+        assert rows.deferred_counts(connection) == {7: 5}
+        assert rows.release(connection, 8) == (0, 0)
+        assert rows.release(connection, 7) == (0, 5)
+        assert (rows.deferred_counts(connection), rows.read_state(connection).deferred) == ({}, ())
+        connection.execute(update(OUTBOX).values(partition="0-1"))
+        connection.commit()
+    drain(relay)
+    assert outboxed.world.messages() == [1, 2, 3, 4, 5, 6]
+    assert outboxed.status().waiting == 0
