@@ -1,7 +1,9 @@
 """Destinations of a batch: the partition of each message, and whether its broker takes messages now."""
 
+import math
+import time
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from meta_client.errors import Destination, NoBroker
 from meta_client.metadata.topology import Directory, TopicView
@@ -9,6 +11,12 @@ from meta_client.outbox.rows import OutboxRow
 from meta_client.producer.outgoing import available_in, view_of
 from meta_client.producer.producer import SEND_TIMEOUT_S, Producer
 from zk.tree.nodes import Partition
+
+LOOKS_S: Final = 0.5  # of a batch, for topics that the client has not seen: thousands of them take many seconds
+
+
+class NotSeen(Exception):
+    """The client has not seen the topic, and a later batch looks for it."""
 
 
 class ChosenPartition(NamedTuple):
@@ -30,10 +38,11 @@ class Destinations:
         self._blocked = blocked
         self._open: dict[str, tuple[TopicView, tuple[Partition, ...], frozenset[int]]] = {}
         self._turns = turns
+        self._looks_end = math.inf
 
     def of(self, row: OutboxRow) -> ChosenPartition:
         """Return the partition of a message. Raises NoBroker or NoPartition if no broker takes messages of its topic
-        now; InvalidName, ValueError and what the partitioner raises for one that can't be sent."""
+        now; NotSeen; InvalidName, ValueError and what the partitioner raises for one that can't be sent."""
         view, partitions, brokers = self._open.get(row.topic) or self._look(row.topic)
         chosen = self._producer.partition_for(view, row.payload, row.attribute, row.partition)
         if chosen is None:
@@ -47,6 +56,10 @@ class Destinations:
             raise NoBroker("it is not up", Destination(topic, broker=broker_id))
 
     def _look(self, topic: str) -> tuple[TopicView, tuple[Partition, ...], frozenset[int]]:
+        if self._directory.maybe_view(topic) is None:
+            if (now := time.monotonic()) > self._looks_end:
+                raise NotSeen
+            self._looks_end = min(self._looks_end, now + LOOKS_S)
         view = view_of(self._directory, topic, SEND_TIMEOUT_S)
         available = available_in(view)
         partitions = tuple(each for each in available if each.broker_id not in self._blocked)

@@ -286,7 +286,8 @@ class Relay:
         except NotConfirmed as error:
             branches = [branch for branch in branches if branch.broker_id not in error.brokers]
         self._earlier.confirm(branches)
-        return is_full or self._batch.source is DEFERRED_ROWS or bool(self._batch.deferred)
+        batch = self._batch
+        return is_full or batch.source is DEFERRED_ROWS or bool(batch.deferred or batch.unseen)
 
     def _fill_batch(
         self, connection: Connection, topics: Collection[str], brokers: Collection[int], deferred: Sequence[int]

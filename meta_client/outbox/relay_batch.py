@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from meta_client.errors import NoBroker, NoPartition
-from meta_client.outbox.destinations import Destinations
+from meta_client.outbox.destinations import Destinations, NotSeen
 from meta_client.outbox.rows import OutboxRow, RowSource
 from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.outgoing import parse_partition
@@ -41,17 +41,20 @@ class RelayBatch:
         self.sent: list[tuple[OutboxRow, BranchHandle]] = []
         self.deferred: list[tuple[OutboxRow, Partition]] = []
         self.topics: dict[str, Exception] = {}  # that no broker takes
+        self.unseen = set[str]()  # topics that are left to the next batch
         self.brokers: dict[int, Exception] = {}  # that are away, of deferred messages
 
     def send(self, waiting: Sequence[OutboxRow], destinations: Destinations, producer: Producer) -> None:
         """Send messages, without waiting for brokers. Raises Unsendable, BrokerRefuses."""
         for row in waiting:
-            if row.topic in self.topics:
+            if row.topic in self.topics or row.topic in self.unseen:
                 continue
             try:
                 chosen = destinations.of(row)
             except (NoPartition, NoBroker) as error:
                 self.topics[row.topic] = error
+            except NotSeen:
+                self.unseen.add(row.topic)
             except UNSENDABLE as error:
                 raise Unsendable(row, error) from error
             else:

@@ -131,6 +131,24 @@ def test_a_topic_without_a_broker_waits_and_the_others_do_not(
     assert not relay.waiting_for
 
 
+def test_topics_without_a_broker_that_the_client_has_not_seen_delay_others_by_moments(
+    on_postgres: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meta_client.outbox.destinations.LOOKS_S", 0.0)
+    on_postgres.work(1)
+    relay = on_postgres.relay()
+    drain(relay)
+    assert relay.counts.moved == 1
+    for number in range(30):
+        on_postgres.work(100 + number, topic=f"absent-{number}")
+    on_postgres.work(2)
+    relay.run_pass()
+    assert (relay.counts.moved, len(relay.waiting_for)) == (2, 1)
+    monkeypatch.undo()
+    drain(relay)
+    assert len(relay.waiting_for) == 30
+
+
 def test_a_topic_is_told_of_while_it_is_tried_again(on_postgres: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A probe may take seconds, and nothing is well meanwhile."""
     monkeypatch.setattr("meta_client.outbox.waits.PASS_OVER_S", 0.0)
