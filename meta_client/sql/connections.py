@@ -21,7 +21,7 @@ def executor_in_transaction(connection: Any) -> "Executor":
     """Return the same, for what is to commit or roll back with the caller's rows. Raises NotInTransaction, too."""
     own = _sqlalchemy_connection(connection)
     found = _executor(connection, own)
-    _check_in_transaction(connection if own is None else own.connection.driver_connection)
+    _check_in_transaction(connection if own is None else _begun_by(own.connection))
     return found
 
 
@@ -33,6 +33,12 @@ def _executor(connection: Any, own: Any) -> "Executor":
     from meta_client.sql.dbapi_executor import DbapiExecutor
 
     return DbapiExecutor(connection)
+
+
+def _begun_by(pooled: Any) -> Any:
+    """Return the connection that knows its mode: the driver's. asyncpg's leaves that to SQLAlchemy's around it."""
+    driver = pooled.driver_connection
+    return pooled.dbapi_connection if hasattr(driver, "is_in_transaction") else driver
 
 
 def _check_in_transaction(connection: Any) -> None:

@@ -67,7 +67,7 @@ def _compiled(statement: Executable, dialect: "Dialect") -> tuple[str, Sequence[
 @lru_cache(maxsize=128)
 def _driver_of(kind: Any) -> Any:
     """Return the PEP 249 module of a class of connections. Raises NoDatabase."""
-    for base in kind.__mro__:
+    for base in kind.__mro__ if hasattr(kind, "cursor") else ():  # pg8000.native's has none
         name = base.__module__
         while name:
             module = sys.modules.get(name)

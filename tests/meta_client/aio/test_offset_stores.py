@@ -92,6 +92,15 @@ async def test_an_outbox_takes_messages_with_the_transaction(database: Database,
     assert found == [["orders", "\\x31", "a", "0-3"]]
 
 
+@pytest.mark.parametrize("way", ["psycopg connection", "asyncpg connection"])
+@in_loop
+async def test_a_connection_of_sqlalchemy_that_commits_by_itself_is_refused(database: Database, way: str) -> None:
+    async with source(way, database.dsn) as lent, lent.opened() as one:
+        await one.connection.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(NotInTransaction, match="is in autocommit mode"):
+            await Outbox().send(one.connection, "orders", b"1")
+
+
 @in_loop
 async def test_a_connection_for_threads_is_refused(database: Database) -> None:
     store = TransactionOffsetStore(lambda: psycopg.AsyncConnection.connect(database.dsn), "billing")

@@ -1,15 +1,18 @@
 """Sends into a transaction of the caller's, by each kind of connection; what is refused there."""
 
 from contextlib import closing
+from types import SimpleNamespace
 
+import pg8000.native
 import pytest
 from django.db import connections
 from django.db.transaction import atomic
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from meta_client.errors import NotInTransaction
+from meta_client.errors import NoDatabase, NotInTransaction
 from meta_client.protocol.errors import LocalProtocolError
+from tests.fixtures.postgres import connect_plain
 from tests.meta_client.outbox.conftest import OutboxWorld, drain
 from tests.meta_client.transactions.django_shop import use
 
@@ -40,6 +43,14 @@ def test_a_connection_that_commits_by_itself_is_refused(on_postgres: OutboxWorld
             with connection.transaction(force_rollback=True):
                 on_postgres.outbox.send(connection, "orders", b"2")
     assert on_postgres.status().waiting == 1
+
+
+def test_a_connection_without_cursors_is_refused(on_postgres: OutboxWorld) -> None:
+    with (
+        closing(connect_plain(SimpleNamespace(connect=pg8000.native.Connection), on_postgres.url)) as connection,
+        pytest.raises(NoDatabase, match=r"pg8000\.native\.Connection is no PEP 249 connection"),
+    ):
+        on_postgres.outbox.send(connection, "orders", b"")
 
 
 def test_a_session_of_sqlalchemy(on_postgres: OutboxWorld) -> None:
