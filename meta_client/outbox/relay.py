@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from meta_client.client import Client
 from meta_client.coordinator.errors import PrepareFailed, Unreachable
-from meta_client.errors import PartitionClosed, TryAgain
+from meta_client.errors import PartitionClosed, SendRefused, TryAgain
 from meta_client.net.backoff import Backoff
 from meta_client.outbox import rows
 from meta_client.outbox.destinations import Destinations
@@ -32,6 +32,7 @@ from meta_client.outbox.waits import PASS_OVER_S, Waits
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
 from meta_client.protocol.errors import MetaError, XaError
+from meta_client.protocol.status import Status
 from meta_client.sql.core import Connection, Engine, exc
 from meta_client.transactions.errors import NotConfirmed
 from meta_client.transactions.generation import check_noted
@@ -218,7 +219,7 @@ class Relay:
                         raise
                     for broker_id in unanswered:
                         self._brokers.add(broker_id, error, self._began)
-                case TryAgain() | PartitionClosed() as refusal:
+                case TryAgain() | PartitionClosed() | SendRefused(status=Status.NOT_AUTHORISED) as refusal:
                     self._topics.add(refusal.destination.topic, refusal, self._began)
                 case refusal if len(sent) == 1:
                     self._set_aside(sent[0][0], one_line(refusal))

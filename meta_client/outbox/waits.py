@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Hashable
 from typing import Final, Generic, TypeVar
 
 from meta_client.transactions.statements import one_line
@@ -21,11 +22,16 @@ class Waits(Generic[_K]):
     def __init__(self, what: str) -> None:
         self._what = what
         self._until: dict[_K, float] = {}
+        self._told: defaultdict[_K, set[Hashable]] = defaultdict(set)  # kinds of reasons
 
     def add(self, key: _K, error: Exception, began: float) -> None:
-        """Pass *key* over, the longer the longer it has taken since *began* to find out why. Logs one that is new."""
+        """Pass *key* over, the longer the longer it has taken since *began* to find out why. Logs one that is new,
+        and each kind of reason once."""
         now = time.monotonic()
         if key not in self._until:
+            self._told.pop(key, None)
+        if (kind := _kind_of(error)) not in self._told[key]:
+            self._told[key].add(kind)
             log.warning("messages wait %s=%s reason=%s", self._what, key, one_line(error))
         self._until[key] = now + max(PASS_OVER_S, min(3 * (now - began), PASS_OVER_S_MAX))
 
@@ -45,3 +51,12 @@ class Waits(Generic[_K]):
     def listed(self) -> tuple[_K, ...]:
         """Keys that are passed over, or tried again now. Any thread."""
         return tuple(sorted(self._until.copy()))
+
+
+def _kind_of(error: BaseException | None) -> Hashable:
+    """Return what errors have in common that differ in the names of transactions alone."""
+    found = list[tuple[object, object]]()
+    while error is not None:
+        found.append((type(error), getattr(error, "code", None)))
+        error = error.__cause__
+    return tuple(found)
