@@ -46,7 +46,11 @@ def _mysql(url: str) -> Any:
 def _postgres(dsn: str) -> Any:
     import psycopg
 
-    connection = psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_S, application_name=PROGRAM, autocommit=True)
+    from meta_client.transactions.postgres import bounded
+
+    connection = psycopg.connect(
+        bounded(dsn), connect_timeout=CONNECT_TIMEOUT_S, application_name=PROGRAM, autocommit=True
+    )
     for setting in ("lock_timeout", LOCK_TIMEOUT_S), ("statement_timeout", SILENCE_S), (IDLE_IN_BLOCK, SILENCE_S):
         connection.execute(f"SET {setting[0]} = '{setting[1]}s'")
     connection.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")

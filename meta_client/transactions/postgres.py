@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
@@ -29,6 +30,7 @@ from meta_client.transactions.postgres_table import (
     HOME,
     INSIDE_ITS_OWN,
     LOST,
+    LOST_HOST,
     MARK,
     MARKED,
     OWN,
@@ -239,7 +241,13 @@ def open_table(dsn: str, password: str | None = None, *, schema: str | None = No
 
     Raises Unreachable, NoDecisionTable, CopiedTable, CannotEnlist.
     """
-    return open_over(functools.partial(psycopg.connect, dsn, password=password, **HOW), schema)
+    return open_over(lambda: psycopg.connect(bounded(dsn), password=password, **HOW), schema)
+
+
+def bounded(dsn: str) -> str:
+    """Return *dsn* with time limits for a database whose host is lost, unless it has its own. Raises psycopg's
+    error."""
+    return make_conninfo("", **(LOST_HOST | conninfo_to_dict(dsn)))
 
 
 def open_over(connect: Callable[[], _Connection], schema: str | None = None) -> SqlTable:

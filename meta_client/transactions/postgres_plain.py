@@ -9,7 +9,7 @@ from typing import Any, Final
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Known, Says
 from meta_client.transactions.dialects import POSTGRES, Dialect
-from meta_client.transactions.postgres_table import LEAVES_OPEN, OWN, look_up, quoted
+from meta_client.transactions.postgres_table import LEAVES_OPEN, LOST_HOST, OWN, look_up, quoted
 from meta_client.transactions.table import TABLE
 
 CONNECT_TIMEOUT_S: Final = 5
@@ -64,7 +64,7 @@ def driver_of(connection: Any) -> Driver | None:
 def _psycopg2(module: Any) -> Driver:
     def connect_as(connection: Any, known: Known) -> Connect:
         del known
-        how = connection.info.dsn_parameters | {"password": connection.info.password}
+        how = LOST_HOST | connection.info.dsn_parameters | {"password": connection.info.password}
         how |= {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "metaq resolver"}
         return functools.partial(module.connect, **how)
 

@@ -36,6 +36,14 @@ _FLAWS: Final = {
     "key": "has no immediate primary key of gtrid alone, so that both could be decided: give it PRIMARY KEY (gtrid)",
 }
 
+LOST_HOST_S: Final = 60
+# libpq waits for a lost host as long as the system does: two hours for an answer.
+LOST_HOST: Final = {
+    "tcp_user_timeout": LOST_HOST_S * 1000,
+    "keepalives_idle": LOST_HOST_S // 2,
+    "keepalives_interval": LOST_HOST_S // 6,
+    "keepalives_count": 3,
+}
 # At READ COMMITTED an insert waits for a concurrent one of its key, then sees the row; commits are durable.
 OWN: Final = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",

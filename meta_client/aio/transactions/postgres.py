@@ -12,7 +12,7 @@ from psycopg import AsyncConnection
 from meta_client.aio.bridge.bridge import wait
 from meta_client.aio.bridge.psycopg_adapter import PsycopgConnection, adapted
 from meta_client.aio.transactions.private_loop import connected, for_threads_too
-from meta_client.transactions.postgres import HOW, PostgresSession, open_over
+from meta_client.transactions.postgres import HOW, PostgresSession, bounded, open_over
 from meta_client.transactions.postgres_block import TaskBlock, ThreadBlock
 from meta_client.transactions.table import Opener
 
@@ -33,7 +33,7 @@ class AsyncPostgresSession(PostgresSession):
         if connect is None:
             known = self._know()
             password, schema = known.password or None, known.schema
-            again = functools.partial(AsyncConnection.connect, known.dsn, password=password, **HOW)
+            again = functools.partial(AsyncConnection.connect, bounded(known.dsn), password=password, **HOW)
             connect = functools.partial(connected, again)
         return for_threads_too(functools.partial(open_over, functools.partial(_another, connect), schema))
 
