@@ -1,5 +1,6 @@
 """Errors of an outbox, beside those of transactions and of its database, by what the caller does next."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -12,13 +13,16 @@ from meta_client.transactions.statements import one_line
 from meta_client.transactions.table import DATABASE
 
 INIT: Final = "metaq outbox init --database URL"
+OTHER: Final = "its tables are those of another version: alter them to what `metaq outbox init --sql` prints"
+_COLUMN: Final = re.compile("no such column|Unknown column|column .* does not exist")
 
 
 class NoOutbox(CannotEnlist):
-    """The database has no outbox, or this role may not use it. The message names the command that makes it."""
+    """The database has no outbox, or one of another version, or this role may not use it. The message names the command
+    to run."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"the database has no outbox that can be used: {why}; run `{INIT}` once")
+    def __init__(self, why: str, remedy: str = f"run `{INIT}` once") -> None:
+        super().__init__(f"the database has no outbox that can be used: {why}; {remedy}")
 
 
 @contextmanager
@@ -28,6 +32,8 @@ def outbox_errors() -> Iterator[None]:
         yield
     except exc.DBAPIError as error:
         reason = one_line(error.orig or error)
+        if _COLUMN.search(reason):
+            raise NoOutbox(reason, OTHER) from error
         if isinstance(error, exc.ProgrammingError) or reason.startswith("no such table"):
             raise NoOutbox(reason) from error
         raise Unreachable(DATABASE, reason) from error

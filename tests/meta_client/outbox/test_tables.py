@@ -104,6 +104,16 @@ def test_without_an_outbox_the_command_is_named(on_postgres: OutboxWorld) -> Non
         on_postgres.relay().check()
 
 
+@pytest.mark.parametrize("column", ["metaq_outbox.payload", "metaq_outbox_aside.reason", "metaq_outbox_relay.state"])
+def test_tables_of_another_version_are_told(outboxed: OutboxWorld, column: str) -> None:
+    table, name = column.split(".")
+    outboxed.world.deciding.execute(f"ALTER TABLE {table} RENAME COLUMN {name} TO other")
+    with pytest.raises(
+        NoOutbox, match=rf"{name}.*another version: alter them to what `metaq outbox init --sql` prints"
+    ):
+        outboxed.relay().check()
+
+
 def test_an_outbox_is_made_by_several_at_once(on_postgres: OutboxWorld) -> None:
     """Make the tables as services do that begin together."""
     for table in TABLES:
