@@ -10,7 +10,6 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 Leave = TypeVar("Leave", bound=Callable[..., Any])
@@ -68,9 +67,7 @@ class Inherited:
     def __enter__(self) -> NoReturn:
         _refuse(self)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Do nothing, since the parent's block continues; raise for a transaction, which must not seem committed."""
         if error is None and type(self)._was.endswith("Transaction"):
             _refuse(self)
@@ -78,9 +75,7 @@ class Inherited:
     async def __aenter__(self) -> NoReturn:
         _refuse(self)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.__exit__(kind, error, trace)
 
     def __iter__(self) -> NoReturn:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable
 from socketserver import TCPServer, ThreadingMixIn
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -76,9 +75,7 @@ class AdminServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from meta_client.aio.bridge.bridge import in_thread, open_in_thread, run, wait
@@ -133,9 +132,7 @@ class Client:
             self._opened = opened.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def producer(

@@ -5,7 +5,6 @@ rebalancing run in its thread, which tasks never wait for.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import TracebackType
 from typing import Self
 
 from meta_client.aio.bridge.bridge import in_thread, open_in_thread, run
@@ -178,7 +177,5 @@ class Consumer:
         return self
 
     @skip_after_fork
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await in_thread(self._rules.__exit__, kind, error, trace)

@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from journal.records.xid import Xid
@@ -82,9 +81,7 @@ class _Lock:
     def __enter__(self) -> None:
         wait(self._lock.acquire())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
 
@@ -179,9 +176,7 @@ class Coordinator:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -224,9 +219,7 @@ class CoordinatedTransaction:
         return self
 
     @skip_after_fork
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Commit both sides, or roll both back if the block raised.
 
         Returns once both are committed, without a time limit after the decision. Raises PrepareFailed (both are rolled

@@ -3,7 +3,6 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Self
 
 from meta_client.consumer.acknowledging import AckWindow
@@ -316,9 +315,7 @@ class Consumer:
         return self
 
     @skip_after_fork
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None and not self._is_closed:
             self._buffer.finish_handed()
         self.close()

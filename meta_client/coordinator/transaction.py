@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from journal.errors import JournalError
@@ -87,9 +86,7 @@ class CoordinatedTransaction:
         return self
 
     @skip_after_fork
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Commit both sides, or roll both back if the block raised.
 
         Returns once both are committed, without a time limit after the decision. Raises PrepareFailed (both are rolled

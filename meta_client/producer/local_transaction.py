@@ -6,7 +6,6 @@ A broker binds it to one connection and rolls it back when that ends, so it hold
 import itertools
 import logging
 from enum import Enum
-from types import TracebackType
 from typing import Self
 
 from journal.records.xid import LocalKey
@@ -147,9 +146,7 @@ class LocalTransaction:
         return self
 
     @skip_after_fork
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._in_block = False
         if kind is not None:
             self.rollback()

@@ -2,7 +2,6 @@
 
 import math
 import weakref
-from types import TracebackType
 from typing import Protocol, Self
 
 from meta_client.errors import TransactionMisuse
@@ -114,9 +113,7 @@ class Transaction:
         return self
 
     @skip_after_fork
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Commit rows and messages, or roll both back if the block raised.
 
         On return the database has committed and COMMIT was sent to the brokers; with *wait* they have committed, too.

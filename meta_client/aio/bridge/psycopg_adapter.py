@@ -1,7 +1,6 @@
 """psycopg 3's AsyncConnection as a PEP 249 connection, for functions inside `run`: calls suspend the task."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Final, Self, cast
 
 import psycopg
@@ -24,9 +23,7 @@ class PsycopgCursor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -4,7 +4,6 @@ That file's rules run in tasks here (bridge.py).
 """
 
 from collections.abc import Collection, Generator, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from journal.records.xid import LocalKey, Xid
@@ -151,9 +150,7 @@ class LocalTransaction:
         return self
 
     @skip_after_fork
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await run(self._rules.__exit__, kind, error, trace)
 
 

@@ -2,7 +2,6 @@
 meta_client/transactions/transaction.py. Owner's task only."""
 
 from collections.abc import Awaitable, Generator
-from types import TracebackType
 from typing import Any, Self
 
 from meta_client.aio.bridge.bridge import run, run_shielded
@@ -71,9 +70,7 @@ class Transaction:
         return self
 
     @skip_after_fork
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Commit rows and messages, or roll both back if the block raised.
 
         On return the database has committed and COMMIT was sent to the brokers; with *wait* they have committed, too.

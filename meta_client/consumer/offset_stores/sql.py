@@ -1,7 +1,6 @@
 """Offsets in a table of any database that SQLAlchemy supports, stored by the consumer each commit period."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from meta_client.consumer.config import check_group
@@ -62,9 +61,7 @@ class SqlOffsetStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
