@@ -15,7 +15,7 @@ from meta_client.client import Client
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import NothingToRead
 from meta_client.metadata.topology import no_master
-from meta_client.operations.option_types import Moment
+from meta_client.operations.option_types import MOMENT
 from meta_client.operations.placement import away_brokers, brokers_of, partitions_of
 from meta_client.operations.searching import Hit, Wanted, search_partition
 from meta_client.operations.text import tell
@@ -34,7 +34,7 @@ COLUMNS: Final = ("partition", "offset", "message_id", "time", "attribute", "pay
 @click.option(
     "--id", "message_id", type=click.IntRange(INT64_MIN, INT64_MAX), metavar="ID", help="Find the message with this id."
 )
-@click.option("--since", type=Moment(), help="Find messages put at this time or later. ISO 8601; local time.")
+@click.option("--since", type=MOMENT, help="Find messages put at this time or later. ISO 8601; local time.")
 @click.option(
     "--limit",
     type=click.IntRange(1, INT64_MAX),

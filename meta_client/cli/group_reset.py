@@ -9,8 +9,9 @@ from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.cli.stores import opened_store, store_option
 from meta_client.consumer.config import check_group
+from meta_client.operations.option_types import Parsed
 from meta_client.operations.reset import alive_members, members_text, move_row, partitions_of, run_reset
-from meta_client.operations.reset_options import MemberRule, PlaceName, ResetTarget, Target
+from meta_client.operations.reset_options import Target, parse_member_rule, parse_place, parse_target
 from meta_client.operations.reset_plan import Move
 from meta_client.operations.text import tell
 from zk.groups.listing import list_group
@@ -21,12 +22,19 @@ UNKNOWN: Final = "the reset ended while it was being stored, perhaps done, in wh
 
 @click.command()
 @click.argument("group")
-@click.argument("places", nargs=-1, type=PlaceName(), metavar="[TOPIC[/B-P]]...")
-@click.option("--to", "targets", multiple=True, type=ResetTarget(), metavar="TARGET", help="Target, as listed above.")
+@click.argument("places", nargs=-1, type=Parsed("place", parse_place), metavar="[TOPIC[/B-P]]...")
+@click.option(
+    "--to",
+    "targets",
+    multiple=True,
+    type=Parsed("target", parse_target),
+    metavar="TARGET",
+    help="Target, as listed above.",
+)
 @store_option
 @click.option(
     "--members",
-    type=MemberRule(),
+    type=Parsed("rule", parse_member_rule),
     metavar="RULE",
     default="refuse",
     show_default=True,

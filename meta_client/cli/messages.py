@@ -29,7 +29,7 @@ from meta_client.client import Client
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.position import EARLIEST, LATEST, Position
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
-from meta_client.operations.option_types import STORED, EndParam, PartitionParam, Seconds, StartParam
+from meta_client.operations.option_types import PARTITION, STORED, Parsed, Seconds, parse_end, parse_start
 from meta_client.operations.placement import away_brokers
 from meta_client.operations.positions import PutTimes
 from meta_client.operations.progress import Progress
@@ -47,16 +47,8 @@ TEMPLATE: Final = r"{payload}\n"
 STDIN: Final = "-"
 
 
-class _Template(click.ParamType[Render]):
-    """Option type: output format of a message."""
-
-    name = "template"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Render:
-        try:
-            return parse_template(str(value), for_terminal=sys.stdout.isatty())
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def _parse_template(text: str) -> Render:
+    return parse_template(text, for_terminal=sys.stdout.isatty())
 
 
 @click.command()
@@ -79,7 +71,7 @@ class _Template(click.ParamType[Render]):
 )
 @click.option("--header", is_flag=True, help="Skip the first record of each FILE, with --key-column N.")
 @click.option("--key-field", metavar="NAME", help="Read lines of JSON objects, and take the attribute from this field.")
-@click.option("--partition", type=PartitionParam(), metavar="B-P", help="Send everything to this partition.")
+@click.option("--partition", type=PARTITION, metavar="B-P", help="Send everything to this partition.")
 @click.option("--by-key", is_flag=True, help="Keep messages of one attribute in one partition, in order.")
 @click.option(
     "--compression", type=click.Choice(LABELS), help="Compress messages that get smaller, if TOPIC allows it."
@@ -210,16 +202,16 @@ def _show_outcome(item: Item, told: SendResult | MetaError) -> None:
 @click.option(
     "--from",
     "start",
-    type=StartParam(),
+    type=Parsed("start", parse_start),
     metavar="earliest|latest|stored|OFFSET|TIME",
     help="Begin here; stored: where the group stopped.  [default: earliest; stored with --group]",
 )
-@click.option("--until", type=EndParam(), metavar="OFFSET|TIME", help="End before this offset or time.")
+@click.option("--until", type=Parsed("end", parse_end), metavar="OFFSET|TIME", help="End before this offset or time.")
 @click.option(
     "--partition",
     "partitions",
     multiple=True,
-    type=PartitionParam(),
+    type=PARTITION,
     metavar="B-P",
     help="Read this partition alone; may be given more than once.",
 )
@@ -228,7 +220,7 @@ def _show_outcome(item: Item, told: SendResult | MetaError) -> None:
 @click.option(
     "--format",
     "template",
-    type=_Template(),
+    type=Parsed("template", _parse_template),
     metavar="TEXT",
     default=TEMPLATE,
     help="Template of a line, as described above.",

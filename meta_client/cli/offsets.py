@@ -6,7 +6,7 @@ import click
 
 from meta_client.cli.options import connected, direct_option
 from meta_client.cli.output import json_option, print_rows, refuse_away, zk_option
-from meta_client.operations.option_types import Moment
+from meta_client.operations.option_types import MOMENT
 from meta_client.operations.placement import away_brokers
 from meta_client.operations.positions import ANSWER_TIMEOUT_S, Positions, Range
 from zk.tree.nodes import Partition
@@ -14,7 +14,7 @@ from zk.tree.nodes import Partition
 
 @click.command()
 @click.argument("topic")
-@click.option("--at", type=Moment(), help="Show the offset of this time, too. ISO 8601; local time.")
+@click.option("--at", type=MOMENT, help="Show the offset of this time, too. ISO 8601; local time.")
 @zk_option
 @direct_option
 @json_option

@@ -13,7 +13,7 @@ from meta_client.cli.decision_table import database_option, raised_again
 from meta_client.cli.options import connected
 from meta_client.cli.output import confirm, json_option, print_rows, zk_option
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
-from meta_client.operations.option_types import ExpectedParam, Seconds
+from meta_client.operations.option_types import Parsed, Seconds, parse_expected
 from meta_client.operations.text import age_text, printable, tell
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.protocol.compression import Codec
@@ -88,7 +88,7 @@ def init(url: str, shows_sql: bool) -> None:
 @click.option(
     "--expect",
     "expected",
-    type=ExpectedParam(),
+    type=Parsed("partitions", parse_expected),
     multiple=True,
     metavar="TOPIC=BROKER:COUNT,...",
     help="Number of partitions of a topic on each broker, as in orders=0:4,1:4. Without it one that is down when this"

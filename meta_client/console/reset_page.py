@@ -5,8 +5,6 @@ import json
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-import click
-
 from meta_client.client import Client
 from meta_client.console.groups_page import group_of, read_listings
 from meta_client.console.page import Asked, InvalidQuery, Values
@@ -14,7 +12,7 @@ from meta_client.console.reads import Unknown
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offsets import ZooKeeperOffsetStore
 from meta_client.operations.reset import move_row, partitions_of, run_reset
-from meta_client.operations.reset_options import PlaceName, ResetTarget, SavedIn, Shift, Target
+from meta_client.operations.reset_options import SavedIn, Shift, Target, parse_place, parse_target
 from meta_client.operations.reset_plan import ResetRefused
 from zk.groups.listing import list_group
 
@@ -37,7 +35,7 @@ async def read_reset(asked: Asked) -> Values:
     values["members"] = listings[0].members
     if not to:
         return values
-    target, places = parse_target(to), parse_places(where)
+    target, places = _target(to), _places(where)
     moves = await asked.reads.call(("plan", group, where, to), lambda: plan(client, group, places, target), PLAN_S)
     values["moves"] = moves
     values["seen"] = "" if isinstance(moves, Unknown) else fingerprint(moves)
@@ -53,7 +51,7 @@ def plan(client: Client, group: str, places: list[Any], target: Target) -> Moves
 def carry_out_reset(client: Client, group: str, where: str, to: str, seen: str) -> Moves | Unknown:
     """Reset the group, if its offsets are those whose plan was confirmed; durable on return. Refused while members are
     alive. Blocks. Raises MetaError, ZooKeeperError, InvalidQuery."""
-    target, places = parse_target(to), parse_places(where)
+    target, places = _target(to), _places(where)
     if fingerprint(plan(client, group, places, target)) != seen:
         return Unknown("the group is not where it was when this was confirmed: look again")
     return _run(client, group, places, target, 0.0)
@@ -74,24 +72,24 @@ def fingerprint(moves: Moves) -> str:
     return hashlib.sha256(json.dumps(places).encode()).hexdigest()
 
 
-def parse_target(text: str) -> Target:
+def _target(text: str) -> Target:
     """Read a target; files are for the command. Raises InvalidQuery."""
     if text.startswith("file:"):
         raise InvalidQuery("a file is for the command: it is on your machine, not the browser's")
-    target = _parsed(lambda: ResetTarget().convert(text, None, None))
+    target = _parsed(parse_target, text)
     assert not isinstance(target, SavedIn)
     if isinstance(target, Shift) and abs(target.messages) > SHIFT_MAX:
         raise InvalidQuery(f"a page looks over {SHIFT_MAX} messages at most: use the command")
     return target
 
 
-def parse_places(text: str) -> list[Any]:
+def _places(text: str) -> list[Any]:
     """Read topics and partitions, as the command takes them. Raises InvalidQuery."""
-    return [_parsed(lambda word=word: PlaceName().convert(word, None, None)) for word in text.split()]  # type: ignore[misc]
+    return [_parsed(parse_place, word) for word in text.split()]
 
 
-def _parsed(read: Callable[[], T]) -> T:
+def _parsed(parse: Callable[[str], T], text: str) -> T:
     try:
-        return read()
-    except click.UsageError as error:
-        raise InvalidQuery(error.format_message()) from error
+        return parse(text)
+    except ValueError as error:
+        raise InvalidQuery(f"Invalid value: {error}") from error

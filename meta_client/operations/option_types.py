@@ -2,7 +2,9 @@
 
 import datetime
 import re
-from typing import Final, Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Generic, Literal, TypeVar, cast
 
 import click
 
@@ -13,102 +15,92 @@ STORED: Final = "stored"
 SECONDS_MAX: Final = 1_000_000.0  # some eleven days; sockets and locks take twice that
 
 _TIME = "a time like 2010-12-05T10:00, or 2010-12-05T10:00+00:00"
+_COUNTS: Final = re.compile(r"(0|[1-9][0-9]{0,9}):([1-9][0-9]{0,4})", re.ASCII)
+T = TypeVar("T")
+
+
+class Parsed(click.ParamType[T], Generic[T]):
+    """Option type *name*: a text as *parse* reads it, which raises ValueError with what to tell of any other."""
+
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        try:
+            return self._parse(value) if isinstance(value, str) else cast(T, value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class NotAPoint(ValueError):
     """A text is neither an offset nor a time. The message ends a sentence: `neither ..., nor ...`."""
 
 
-class Moment(click.ParamType[datetime.datetime]):
-    """Point in time, in ISO 8601; local time by default."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime.datetime:
-        try:
-            return datetime.datetime.fromisoformat(str(value)).astimezone()
-        except (ValueError, OverflowError):
-            self.fail(f"{value} is no time: write it {_TIME[7:]}", param, ctx)
+def parse_moment(text: str) -> datetime.datetime:
+    """Parse a point in time, in ISO 8601; local time by default."""
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text} is no time: write it {_TIME[7:]}") from None
 
 
-class StartParam(click.ParamType[Position | Literal["stored"]]):
-    """Start position: earliest, latest, stored, an offset, or a time."""
-
-    name = "start"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Position | Literal["stored"]:
-        match text := str(value):
-            case "earliest" | "latest" | "stored":
-                return text
-        try:
-            return offset_or_time(text)
-        except NotAPoint as error:
-            self.fail(f"{text} is neither earliest, latest nor stored, nor {error}", param, ctx)
+def parse_start(text: str) -> Position | Literal["stored"]:
+    """Parse a start position: earliest, latest, stored, an offset, or a time."""
+    match text:
+        case "earliest" | "latest" | "stored":
+            return text
+    try:
+        return offset_or_time(text)
+    except NotAPoint as error:
+        raise ValueError(f"{text} is neither earliest, latest nor stored, nor {error}") from None
 
 
-class EndParam(click.ParamType[int | datetime.datetime]):
-    """End position, exclusive: an offset or a time."""
-
-    name = "end"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | datetime.datetime:
-        try:
-            return offset_or_time(str(value))
-        except NotAPoint as error:
-            self.fail(f"{value} is neither {error}", param, ctx)
+def parse_end(text: str) -> int | datetime.datetime:
+    """Parse an end position, exclusive: an offset or a time."""
+    try:
+        return offset_or_time(text)
+    except NotAPoint as error:
+        raise ValueError(f"{text} is neither {error}") from None
 
 
-class PartitionParam(click.ParamType[Partition]):
-    """Partition, as in listings."""
-
-    name = "partition"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Partition:
-        if (partition := Partition.maybe_parse(str(value))) is None:
-            self.fail(f"{value} is no partition: write it as listings show it, like 0-3", param, ctx)
-        return partition
+def parse_partition(text: str) -> Partition:
+    """Parse a partition, as in listings."""
+    if (partition := Partition.maybe_parse(text)) is None:
+        raise ValueError(f"{text} is no partition: write it as listings show it, like 0-3")
+    return partition
 
 
-class ExpectedParam(click.ParamType[tuple[str, dict[int, int]]]):
-    """Partitions of a topic by broker: TOPIC=BROKER:COUNT, with commas between."""
-
-    name = "partitions"
-    _COUNTS = re.compile(r"(0|[1-9][0-9]{0,9}):([1-9][0-9]{0,4})", re.ASCII)
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, dict[int, int]]:
-        if isinstance(value, tuple):
-            return value
-        topic, _, counts = str(value).partition("=")
-        found = [self._COUNTS.fullmatch(each) for each in counts.split(",")]
-        by_broker = {int(each[1]): int(each[2]) for each in found if each is not None}
-        if not topic or len(by_broker) != len(found):
-            self.fail(f"{value} names no partitions: write topic, brokers and counts like orders=0:4,1:4", param, ctx)
-        return topic, by_broker
+def parse_expected(text: str) -> tuple[str, dict[int, int]]:
+    """Parse the partitions of a topic by broker: TOPIC=BROKER:COUNT, with commas between."""
+    topic, _, counts = text.partition("=")
+    found = [_COUNTS.fullmatch(each) for each in counts.split(",")]
+    by_broker = {int(each[1]): int(each[2]) for each in found if each is not None}
+    if not topic or len(by_broker) != len(found):
+        raise ValueError(f"{text} names no partitions: write topic, brokers and counts like orders=0:4,1:4")
+    return topic, by_broker
 
 
-class Seconds(click.ParamType[float]):
+def parse_seconds(text: str, low: float = 0.0, high: float = SECONDS_MAX) -> float:
+    """Parse a number of seconds from *low* to *high*."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = float("nan")
+    if not low <= seconds <= high:  # NaN is in no range
+        raise ValueError(f"{text} is not a number of seconds from {low:.15g} to {high:.15g}")
+    return seconds
+
+
+class Seconds(Parsed[float]):
     """Number of seconds from *low* to *high*."""
 
-    name = "seconds"
-
     def __init__(self, low: float = 0.0, high: float = SECONDS_MAX) -> None:
-        self._low = low
-        self._high = high
+        super().__init__("seconds", partial(parse_seconds, low=low, high=high))
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            seconds = float(str(value))
-        except ValueError:
-            seconds = float("nan")
-        if not self._low <= seconds <= self._high:  # NaN is in no range
-            self.fail(f"{value} is not a number of seconds from {self._low:.15g} to {self._high:.15g}", param, ctx)
-        return seconds
+
+MOMENT: Final = Parsed("time", parse_moment)
+PARTITION: Final = Parsed("partition", parse_partition)
 
 
 def offset_or_time(text: str) -> int | datetime.datetime:

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import click
 import pytest
 
 from meta_client.operations.listed_offsets import BadList, read_listed
-from meta_client.operations.option_types import EndParam
-from meta_client.operations.reset_options import MemberRule
+from meta_client.operations.option_types import parse_end
+from meta_client.operations.reset_options import parse_member_rule
 from zk.tree.nodes import Partition
 
 GOOD = '{"topic":"orders","partition":"0-1","offset":7}\n'
@@ -40,13 +39,13 @@ def test_a_line_that_is_not_from_a_listing_is_named(line: str, why: str, tmp_pat
 
 @pytest.mark.parametrize("text", ["9223372036854775808", "1" * 20, "tomorrow", "-1"])
 def test_an_end_is_an_offset_or_a_time(text: str) -> None:
-    assert EndParam().convert("9223372036854775807", None, None) == 2**63 - 1
-    with pytest.raises(click.BadParameter, match=f"{text} is neither an offset"):
-        EndParam().convert(text, None, None)
+    assert parse_end("9223372036854775807") == 2**63 - 1
+    with pytest.raises(ValueError, match=f"{text} is neither an offset"):
+        parse_end(text)
 
 
 def test_members_leave_by_force_in_time_or_not_at_all() -> None:
-    assert [MemberRule().convert(text, None, None) for text in ("refuse", "force", "wait:30")] == [0.0, "force", 30.0]
+    assert [parse_member_rule(text) for text in ("refuse", "force", "wait:30")] == [0.0, "force", 30.0]
     for text in ("wait", "wait:soon"):
-        with pytest.raises(click.BadParameter):
-            MemberRule().convert(text, None, None)
+        with pytest.raises(ValueError, match=f"{text}|soon"):
+            parse_member_rule(text)
