@@ -105,7 +105,7 @@ def list_command(path: Path, as_json: bool) -> None:
         }
         for each in load_rules(path).principals.values()
     ]
-    print_rows(COLUMNS, rows, as_json=as_json, empty="no principal: add one with `metaq access add`")
+    print_rows(rows, COLUMNS, as_json=as_json, empty="no principal: add one with `metaq access add`")
 
 
 def _password(name: str, path: Path | None) -> str:

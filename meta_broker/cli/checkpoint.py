@@ -51,7 +51,7 @@ def checkpoint(directory: str | None, brokers: tuple[str, ...], zk: str, as_json
             raise click.UsageError("give DIR or --broker, not both")
         rows = [_row(directory, checkpoint_stopped(Path(directory), PRODUCT_VERSION))]
         audit_offline(Path(directory), "checkpoint")
-        print_rows(COLUMNS, rows, as_json=as_json, empty="")
+        print_rows(rows, COLUMNS, as_json=as_json)
         return
     rows, refused = [], False
     for name, url in targets(brokers, zk):
@@ -61,7 +61,7 @@ def checkpoint(directory: str | None, brokers: tuple[str, ...], zk: str, as_json
             refused = True
             tell(f"error: broker {name}: {' '.join(str(error).split())}")
     if rows or not refused:
-        print_rows(COLUMNS, rows, as_json=as_json, empty="no broker is up: start one, or name its directory")
+        print_rows(rows, COLUMNS, as_json=as_json, empty="no broker is up: start one, or name its directory")
     if refused or not rows:
         sys.exit(SOME_REFUSED)
 

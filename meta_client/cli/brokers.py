@@ -11,7 +11,6 @@ from meta_client.net.calls import wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.operations.broker_rows import (
-    COLUMNS,
     NO_WRITES,
     ReplicationReport,
     absence,
@@ -53,7 +52,7 @@ def brokers(zk: str, as_json: bool) -> None:
             rows += rows_of(broker_id, entry, _replication_of(client, broker_id, entry), node)
             if entry.master is None:
                 tell(f"error: {absence(broker_id, entry, node)}")
-        print_rows(COLUMNS, rows, as_json=as_json, empty="no broker is registered")
+        print_rows(rows, as_json=as_json, empty="no broker is registered")
         if client.session.malformed.found or any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):
             click.get_current_context().exit(NOT_SERVED)
 
@@ -63,7 +62,7 @@ def _print_direct(client: Client, *, as_json: bool) -> None:
     rows: list[dict[str, object]] = []
     for broker_id, entry in sorted(brokers_of(client).items()):
         rows += rows_of(broker_id, entry, _replication_of(client, broker_id, entry), None)
-    print_rows(COLUMNS, rows, as_json=as_json, empty="no broker answers")
+    print_rows(rows, as_json=as_json, empty="no broker answers")
     if any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):
         click.get_current_context().exit(NOT_SERVED)
 

@@ -100,10 +100,9 @@ def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_j
         if store is not None:
             listing = _stored_elsewhere(client, listing, store)
         ends = ask_ends(client, [listing])
-        columns = ("group", "topic", "partition", "offset", "end", "lag", "messages", "seconds", "state", "owner")
         rows = [partition_row(listing, progress, ends) for progress in listing.progress]
         empty = "its topics have no partitions: start a broker that offers them"
-        print_rows(columns, rows, as_json=as_json, empty=empty)
+        print_rows(rows, as_json=as_json, empty=empty)
         _tell_faults(client, [listing], ends)
 
 
@@ -115,20 +114,8 @@ def _list(zk: str, *, as_json: bool) -> None:
     with connected(zk) as client:
         listings = [with_all_partitions(client, listing) for listing in list_groups(client.session)]
         ends = ask_ends(client, listings)
-        columns = (
-            "group",
-            "members",
-            "topics",
-            "partitions",
-            "unowned",
-            "no_offset",
-            "unknown",
-            "lag",
-            "messages",
-            "seconds",
-        )
         rows = [group_row(listing, ends) for listing in listings]
-        print_rows(columns, rows, as_json=as_json, empty="no consumer group has read anything yet")
+        print_rows(rows, as_json=as_json, empty="no consumer group has read anything yet")
         _tell_faults(client, listings, ends)
 
 

@@ -48,8 +48,7 @@ def list_dead_letters(directory: Path, as_json: bool) -> None:
             "reason": record.reason,
         }
         rows.append(row | message_object(message, None) if as_json else row)
-    columns = list(rows[0]) if rows else []
-    print_rows(columns, rows, as_json=as_json, empty="no dead letter waits here")
+    print_rows(rows, as_json=as_json, empty="no dead letter waits here")
 
 
 @dead_letters.command()

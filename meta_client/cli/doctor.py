@@ -22,7 +22,7 @@ from meta_client.doctor.advice import advice_on
 from meta_client.doctor.applier import Applied, apply, record_finding, verbs_for
 from meta_client.doctor.cases import Case, cases_of
 from meta_client.doctor.evidence import problems
-from meta_client.doctor.rows import COLUMNS, IN_TABLE, JsonRow, block, problem_row, row_of, tell
+from meta_client.doctor.rows import IN_TABLE, JsonRow, block, problem_row, row_of, tell
 from meta_client.doctor.sources import AGE_S, Sources, gather, names_of
 from meta_client.doctor.verdicts import CERTAIN, Verdict
 from meta_client.operations.branches import OnlineBranches
@@ -132,9 +132,9 @@ def _record_findings(cases: list[Case], verbs: Callable[[str], XaVerbs], again: 
 
 def _show(rows: list[JsonRow], *, as_json: bool) -> None:
     if as_json:
-        print_rows(COLUMNS, rows, as_json=True, empty="")
+        print_rows(rows, as_json=True)
         return
-    print_rows(IN_TABLE, rows, as_json=False, empty="nothing is in doubt")
+    print_rows(rows, IN_TABLE, as_json=False, empty="nothing is in doubt")
     for row in rows:
         if row["verdict"] not in (Verdict.DONE.value, Verdict.WAIT.value):
             click.echo()

@@ -60,7 +60,6 @@ def zookeeper(applies: bool, zk: str, as_json: bool) -> None:
         {"path": path, "problem": "anybody may change it", "ours": False, "repaired": False, "advice": OPEN_ADVICE}
         for path in opened
     ]
-    columns = ("path", "problem", "ours", "repaired", "advice")
-    print_rows(columns, rows, as_json=as_json, empty="every node in ZooKeeper can be read")
+    print_rows(rows, as_json=as_json, empty="every node in ZooKeeper can be read")
     if len(done) < len(rows):
         click.get_current_context().exit(FOUND)

@@ -25,7 +25,6 @@ from meta_client.protocol.integers import INT64_MAX, INT64_MIN
 NOT_FOUND: Final = 1  # exit status
 INCOMPLETE: Final = 2  # exit status: nothing found, and some partitions could not be searched
 SHOWN_BYTES: Final = 40  # of a payload, in a table
-COLUMNS: Final = ("partition", "offset", "message_id", "time", "attribute", "payload")
 
 
 @click.command()
@@ -86,7 +85,7 @@ def find(
             else:
                 rows.append(_row(hit))
     if rows:
-        print_rows(COLUMNS, rows, as_json=False, empty="")
+        print_rows(rows, as_json=False)
     for error in failures:
         tell(f"warning: {' '.join(str(error).split())}")
     if not count:

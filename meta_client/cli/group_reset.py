@@ -121,14 +121,13 @@ def reset(
 
 def _print(group: str, moves: list[Move], is_done: bool | None, *, as_json: bool) -> None:
     rows = [move_row(group, move, is_done=is_done) for move in moves]
-    columns = ("group", "topic", "partition", "before", "after", "change", "done")
     try:
-        print_rows(columns, rows, as_json=as_json, empty="")
+        print_rows(rows, as_json=as_json)
     except OSError:
         if is_done is not False:  # this is what undoes it
             begin = "the group was reset" if is_done else UNKNOWN
             click.echo(f"{begin}; what standard output did not take:", err=True)
-            print_rows(columns, rows, as_json=as_json, empty="", err=True)
+            print_rows(rows, as_json=as_json, err=True)
         raise
     if is_done is None:
         click.echo(f"{UNKNOWN}: compare with `metaq groups describe`, before you repeat or undo it", err=True)

@@ -42,7 +42,7 @@ def offsets(topic: str, at: datetime.datetime | None, zk: str, as_json: bool) ->
         named = ", ".join(strangers)
         click.echo(f"warning: the brokers of {named} know nothing of times: they are no metaq brokers", err=True)
     columns = ["partition", "start", "end"] + ["at"] * (at is not None)
-    print_rows(columns, rows, as_json=as_json, empty="")
+    print_rows(rows, columns, as_json=as_json)
     if any(row["end"] is None for row in rows):
         raise click.ClickException("some brokers did not answer, or are not up: their partitions have no end above")
     refuse_away(away)

@@ -199,7 +199,7 @@ def list_waiting(url: str, as_json: bool) -> None:
             click.echo(f"{count} of them wait for broker {broker_id}, and others pass them")
         if aside:
             shown = [row._asdict() | {"age": age_text(row.age_s), "reason": printable(row.reason)} for row in aside]
-            print_rows(COLUMNS, shown, as_json=False, empty="")
+            print_rows(shown, COLUMNS, as_json=False)
         if found.aside > len(aside):
             tell(f"the first {len(aside)} of {found.aside} are listed")
     if found.aside:

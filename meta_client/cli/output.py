@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,18 +50,23 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def print_rows(
-    columns: Iterable[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool, empty: str, err: bool = False
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str] | None = None,
+    *,
+    as_json: bool,
+    empty: str = "",
+    err: bool = False,
 ) -> None:
-    """Print *rows* with *columns*, to stderr with *err*; *empty* replaces an empty table, not for scripts."""
-    names = list(columns)
-    listed = list(rows)
+    """Print *rows*, of which *columns* alone if they are given, to stderr with *err*; *empty* replaces an empty table,
+    not for scripts."""
     if as_json:
-        for row in listed:
-            click.echo(json.dumps({name: row[name] for name in names}, default=str), err=err)
-    elif not listed:
+        for row in rows:
+            click.echo(json.dumps({name: row[name] for name in columns or row}, default=str), err=err)
+    elif not rows:
         click.echo(empty, err=err)
     else:
-        lines = [names, *([_cell(row[name]) for name in names] for row in listed)]
+        names = columns or list(rows[0])
+        lines = [names, *([_cell(row[name]) for name in names] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         for line in lines:
             cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))

@@ -30,7 +30,6 @@ ANSWER_TIMEOUT_S: Final = 10.0  # an fsync on a busy disk
 SOME_REFUSED: Final = 1  # exit status: at least one broker did not do it
 SOME_SKIPPED: Final = 1  # exit status: a node in ZooKeeper can't be read
 EXTENSION: Final = "topic"
-COLUMNS: Final = ("topic", "broker", "partitions", "publish", "subscribe")
 
 Settings = list[tuple[str, str]]
 _KEYS: Final = ("partitions", "publish", "subscribe", "stat", "compression", "index")  # options of create and alter
@@ -61,10 +60,10 @@ def topics(context: click.Context, zk: str, as_json: bool) -> None:
             rows = [
                 row for broker_id, entry in brokers_of(client).items() for row in _told_rows(client, broker_id, entry)
             ]
-            print_rows(COLUMNS, rows, as_json=as_json, empty="the brokers have no topics")
+            print_rows(rows, as_json=as_json, empty="the brokers have no topics")
             return
         rows = [row for name in read_topic_names(client.session) for row in topic_rows(client, name)]
-        print_rows(COLUMNS, rows, as_json=as_json, empty="no topics: start a broker that offers one")
+        print_rows(rows, as_json=as_json, empty="no topics: start a broker that offers one")
         if client.session.malformed.found:
             context.exit(SOME_SKIPPED)
 
@@ -177,9 +176,8 @@ def _send_to_all(
         except MetaError as error:
             refused = True
             tell(f"error: broker {name}: {' '.join(str(error).split())}")
-    columns = ("topic", "broker", "partitions", "publish", "subscribe", "stat", "compression", "index", "closed")
     if rows or not refused:
-        print_rows(columns, rows, as_json=as_json, empty="no broker is up: start one, or name its URL with --broker")
+        print_rows(rows, as_json=as_json, empty="no broker is up: start one, or name its URL with --broker")
     if refused or not rows:
         sys.exit(SOME_REFUSED)
 

@@ -20,8 +20,6 @@ from meta_client.cli.doctor import doctor
 from meta_client.cli.options import branch_broker, connected, direct_option
 from meta_client.cli.output import confirm, json_option, print_rows, zk_option
 from meta_client.operations.branch_text import (
-    IN_DOUBT_COLUMNS,
-    LEDGER_COLUMNS,
     in_doubt_row,
     key_word,
     ledger_row,
@@ -99,7 +97,7 @@ def list_branches(zk: str, directory: Path | None, qualifier: str | None, as_jso
         failures = branches.failures
     now_ms = time.time_ns() // 1_000_000
     rows = [in_doubt_row(report, _key(report["key"]), now_ms) for report in reports]
-    _print_listing(IN_DOUBT_COLUMNS, rows, failures, "nothing is in doubt", as_json=as_json)
+    _print_listing(rows, failures, "nothing is in doubt", as_json=as_json)
 
 
 @txn.command()
@@ -203,19 +201,14 @@ def ledger(zk: str, directory: Path | None, as_json: bool) -> None:
         reports += branches.findings()
         failures = branches.failures
     rows = [ledger_row(report, _key(report["key"])) for report in reports]
-    _print_listing(LEDGER_COLUMNS, rows, failures, "nothing is on record", as_json=as_json)
+    _print_listing(rows, failures, "nothing is on record", as_json=as_json)
 
 
 def _print_listing(
-    columns: Sequence[str],
-    rows: Sequence[Mapping[str, object]],
-    failures: Mapping[int, str],
-    empty: str,
-    *,
-    as_json: bool,
+    rows: Sequence[Mapping[str, object]], failures: Mapping[int, str], empty: str, *, as_json: bool
 ) -> None:
     """Print what brokers listed. If some could not be asked: a warning each, and exit with INCOMPLETE."""
-    print_rows(columns, rows, as_json=as_json, empty=f"{empty} on the brokers that answered" if failures else empty)
+    print_rows(rows, as_json=as_json, empty=f"{empty} on the brokers that answered" if failures else empty)
     for failure in failures.values():
         tell(f"warning: the list is incomplete: {failure}")
     if failures:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from journal.records.xid import XaKey, Xid
 from meta_client.batches.names import QUALIFIER, BatchName
@@ -11,9 +11,6 @@ from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.protocol.integers import INT64_MAX
 from meta_client.transactions.names import table_of
-
-IN_DOUBT_COLUMNS: Final = ("xid", "state", "age_s", "messages", "broker", "qualifier", "key", "sql")
-LEDGER_COLUMNS: Final = ("xid", "outcome", "since", "who", "broker", "why", "evidence", "key")
 
 
 def sql_of(xid: Xid) -> str:
@@ -45,8 +42,8 @@ def age_s(report: Report, since: int, now_ms: int) -> float | None:
 def in_doubt_row(report: Report, key: XaKey, now_ms: int) -> dict[str, Any]:
     """Return the row of *key* in the listing of branches in doubt."""
     waited_s = age_s(report, since_ms(report), now_ms)
-    row = {"xid": str(key.xid), "state": report["state"], "messages": report.get("messages")}
-    row["age_s"] = None if waited_s is None else round(waited_s)
+    row = {"xid": str(key.xid), "state": report["state"], "age_s": None if waited_s is None else round(waited_s)}
+    row["messages"] = report.get("messages")
     return row | {"broker": report["broker"], "qualifier": key.qualifier, "key": str(key), "sql": sql_of(key.xid)}
 
 
@@ -55,8 +52,8 @@ def ledger_row(report: Report, key: XaKey) -> dict[str, Any]:
     said = report.get("finding") or report["decision"]
     seen = f"{report['messages']} messages of {report['bytes']} bytes, prepared"
     row = {"xid": str(key.xid), "outcome": report["state"], "since": time_text(said["time_ms"])}
-    row |= {"who": said["who"], "why": said["why"], "evidence": said.get("evidence", seen)}
-    return row | {"broker": report["broker"], "key": str(key)}
+    row |= {"who": said["who"], "broker": report["broker"], "why": said["why"]}
+    return row | {"evidence": said.get("evidence", seen), "key": str(key)}
 
 
 def show_lines(report: Report, key: XaKey, now_ms: int, where: str, decided: bool | None) -> Iterator[str]:
