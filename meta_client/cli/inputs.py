@@ -35,7 +35,7 @@ class Item(NamedTuple):
         return f"{self.source}, line {self.line}"
 
 
-ReadItems = Callable[[str, IO[bytes]], Iterator[Item]]  # of an input and its name
+ReadItems = Callable[[str, IO[bytes]], Iterator[Item]]  # of an input and its name; made of a function below
 
 
 class _Envelope(msgspec.Struct):
@@ -51,90 +51,68 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _key = msgspec.json.Decoder(str | int)
 
 
-def read_lines(attribute: str | None) -> ReadItems:
-    """Return a reader: each line, without its end, is a message."""
-
-    def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
-        for number, line in _lines(source, stream, DATA_BYTES_MAX):
-            yield Item(line, attribute, source, number)
-
-    return read
+def read_lines(source: str, stream: IO[bytes], attribute: str | None) -> Iterator[Item]:
+    """Yield each line, without its end, as a message."""
+    for number, line in _lines(source, stream, DATA_BYTES_MAX):
+        yield Item(line, attribute, source, number)
 
 
-def read_whole(attribute: str | None) -> ReadItems:
-    """Return a reader: the whole input is one message."""
-
-    def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
-        payload = stream.read(DATA_BYTES_MAX + 1)
-        if len(payload) > DATA_BYTES_MAX:
-            raise BadInput(f"{source} is longer than {DATA_BYTES_MAX} bytes, the most a message may have")
-        yield Item(payload, attribute, source, 1)
-
-    return read
+def read_whole(source: str, stream: IO[bytes], attribute: str | None) -> Iterator[Item]:
+    """Yield the whole input as one message."""
+    payload = stream.read(DATA_BYTES_MAX + 1)
+    if len(payload) > DATA_BYTES_MAX:
+        raise BadInput(f"{source} is longer than {DATA_BYTES_MAX} bytes, the most a message may have")
+    yield Item(payload, attribute, source, 1)
 
 
-def read_envelopes(attribute: str | None) -> ReadItems:
-    """Return a reader: each line is an object with `payload` or `payload_base64`, and optionally `attribute`."""
-
-    def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
-        for number, line in _lines(source, stream, LINE_BYTES_MAX):
-            try:
-                found = _envelope.decode(line)
-                if (found.payload is None) is (found.payload_base64 is None):
-                    raise ValueError("it needs one of payload and payload_base64")
-                payload = (found.payload or "").encode()
-                if found.payload_base64 is not None:
-                    payload = base64.b64decode(found.payload_base64, validate=True)
-            except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError) as error:
-                raise BadInput(
-                    f"{source}, line {number} is not what `metaq consume --json` prints ({error})"
-                ) from error
-            yield Item(payload, found.attribute if attribute is None else attribute, source, number)
-
-    return read
+def read_envelopes(source: str, stream: IO[bytes], attribute: str | None) -> Iterator[Item]:
+    """Yield the objects, one a line, with `payload` or `payload_base64`, and optionally `attribute`."""
+    for number, line in _lines(source, stream, LINE_BYTES_MAX):
+        try:
+            found = _envelope.decode(line)
+            if (found.payload is None) is (found.payload_base64 is None):
+                raise ValueError("it needs one of payload and payload_base64")
+            payload = (found.payload or "").encode()
+            if found.payload_base64 is not None:
+                payload = base64.b64decode(found.payload_base64, validate=True)
+        except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError) as error:
+            raise BadInput(f"{source}, line {number} is not what `metaq consume --json` prints ({error})") from error
+        yield Item(payload, found.attribute if attribute is None else attribute, source, number)
 
 
-def read_objects(field: str) -> ReadItems:
-    """Return a reader: each line is a JSON object and, unchanged, a message; its *field* is the attribute."""
-
-    def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
-        for number, line in _lines(source, stream, DATA_BYTES_MAX):
-            try:
-                found = _object.decode(line)
-                if field not in found:
-                    raise ValueError(f"it has no {field}")
-                attribute = str(_key.decode(found[field]))
-            except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                raise BadInput(f"{source}, line {number} is no JSON object with a key in {field} ({error})") from error
-            yield Item(line, attribute, source, number)
-
-    return read
+def read_objects(source: str, stream: IO[bytes], field: str) -> Iterator[Item]:
+    """Yield each line, a JSON object, unchanged as a message; its *field* is the attribute."""
+    for number, line in _lines(source, stream, DATA_BYTES_MAX):
+        try:
+            found = _object.decode(line)
+            if field not in found:
+                raise ValueError(f"it has no {field}")
+            attribute = str(_key.decode(found[field]))
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise BadInput(f"{source}, line {number} is no JSON object with a key in {field} ({error})") from error
+        yield Item(line, attribute, source, number)
 
 
-def read_records(key: str, *, has_header: bool) -> ReadItems:
-    """Return a reader: each record of comma-separated values is, unchanged, a message; quoted values may span lines.
+def read_records(source: str, stream: IO[bytes], key: str, *, has_header: bool) -> Iterator[Item]:
+    """Yield each record of comma-separated values, unchanged, as a message; quoted values may span lines.
 
     *key*: the attribute's column, by number from 1, or by its name in the header.
     """
-
-    def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
-        csv.field_size_limit(DATA_BYTES_MAX)
-        records = _records(source, stream)
-        index = int(key) - 1 if key.isdecimal() else None
-        if has_header or index is None:
-            if (header := next(records, None)) is None:
-                return
-            if index is None:
-                if key not in header.columns:
-                    raise BadInput(f"{source}, line 1: no column is named {key}: {', '.join(header.columns)}")
-                index = header.columns.index(key)
-        for record in records:
-            if len(record.columns) <= index:
-                text = f"has {len(record.columns)} columns, --key-column is {key}"
-                raise BadInput(f"{source}, line {record.line} {text}")
-            yield Item(record.text, record.columns[index], source, record.line)
-
-    return read
+    csv.field_size_limit(DATA_BYTES_MAX)
+    records = _records(source, stream)
+    index = int(key) - 1 if key.isdecimal() else None
+    if has_header or index is None:
+        if (header := next(records, None)) is None:
+            return
+        if index is None:
+            if key not in header.columns:
+                raise BadInput(f"{source}, line 1: no column is named {key}: {', '.join(header.columns)}")
+            index = header.columns.index(key)
+    for record in records:
+        if len(record.columns) <= index:
+            text = f"has {len(record.columns)} columns, --key-column is {key}"
+            raise BadInput(f"{source}, line {record.line} {text}")
+        yield Item(record.text, record.columns[index], source, record.line)
 
 
 class _Record(NamedTuple):

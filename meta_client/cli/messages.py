@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Final, Literal
 
@@ -168,10 +169,10 @@ def _reader(
     if key_column is not None:
         if key_column.isdecimal() and int(key_column) < 1:
             raise click.UsageError("--key-column counts from 1")
-        return read_records(key_column, has_header=has_header)
+        return partial(read_records, key=key_column, has_header=has_header)
     if key_field is not None:
-        return read_objects(key_field)
-    return {"lines": read_lines, "json": read_envelopes, "whole": read_whole}[form](attribute)
+        return partial(read_objects, field=key_field)
+    return partial({"lines": read_lines, "json": read_envelopes, "whole": read_whole}[form], attribute=attribute)
 
 
 def _items(files: tuple[str, ...], reader: ReadItems) -> Iterator[Item]:

@@ -1,6 +1,7 @@
 """Parsing of inputs into messages, and the errors for inputs that cannot be one."""
 
 import io
+from functools import partial
 
 import msgspec
 import pytest
@@ -28,43 +29,59 @@ def read(reader: ReadItems, data: bytes) -> list[tuple[bytes, str | None, int]]:
 
 def test_records_stand_as_they_are_and_know_their_line() -> None:
     data = b'id,text\r\n1,"two\nlines, ""quoted"""\r\n\n3,plain\n4,last'
-    assert read(read_records("id", has_header=False), data) == [
+    assert read(partial(read_records, key="id", has_header=False), data) == [
         (b'1,"two\nlines, ""quoted"""', "1", 2),
         (b"3,plain", "3", 5),
         (b"4,last", "4", 6),
     ]
-    assert [line for _, _, line in read(read_records("2", has_header=False), data)] == [1, 2, 5, 6]
-    assert [key for _, key, _ in read(read_records("2", has_header=True), data)] == [
+    assert [line for _, _, line in read(partial(read_records, key="2", has_header=False), data)] == [1, 2, 5, 6]
+    assert [key for _, key, _ in read(partial(read_records, key="2", has_header=True), data)] == [
         'two\nlines, "quoted"',
         "plain",
         "last",
     ]
-    assert read(read_records("id", has_header=False), b"") == []
+    assert read(partial(read_records, key="id", has_header=False), b"") == []
 
 
 @pytest.mark.parametrize(
     ("reader", "data", "said"),
     [
-        (read_lines(None), b"a\n" + b"x" * (DATA_BYTES_MAX + 1), "in, line 2 is longer than 2097152 bytes"),
-        (read_whole(None), b"x" * (DATA_BYTES_MAX + 1), "in is longer than 2097152 bytes"),
-        (read_records("2", has_header=False), b"a,b\nc\n", "in, line 2 has 1 columns, --key-column is 2"),
-        (read_records("key", has_header=False), b"a,b\n", "in, line 1: no column is named key: a, b"),
-        (read_records("1", has_header=False), b"a\n\xff\n", "in, line 2 is not comma-separated UTF-8"),
-        (read_records("1", has_header=False), b'a\n"b"c\n', "in, line 2 is not comma-separated UTF-8"),
-        (read_records("1", has_header=False), b'a\n"never closed\n', "in, line 2 is not comma-separated UTF-8"),
-        (read_records("1", has_header=False), b'"' + b"x\n" * DATA_BYTES_MAX, "a quote is not closed"),
-        (read_envelopes(None), b'{"payload": "a"}\n\n', "in, line 2 is not what `metaq consume --json` prints"),
         (
-            read_envelopes(None),
+            partial(read_lines, attribute=None),
+            b"a\n" + b"x" * (DATA_BYTES_MAX + 1),
+            "in, line 2 is longer than 2097152 bytes",
+        ),
+        (partial(read_whole, attribute=None), b"x" * (DATA_BYTES_MAX + 1), "in is longer than 2097152 bytes"),
+        (partial(read_records, key="2", has_header=False), b"a,b\nc\n", "in, line 2 has 1 columns, --key-column is 2"),
+        (partial(read_records, key="key", has_header=False), b"a,b\n", "in, line 1: no column is named key: a, b"),
+        (partial(read_records, key="1", has_header=False), b"a\n\xff\n", "in, line 2 is not comma-separated UTF-8"),
+        (partial(read_records, key="1", has_header=False), b'a\n"b"c\n', "in, line 2 is not comma-separated UTF-8"),
+        (
+            partial(read_records, key="1", has_header=False),
+            b'a\n"never closed\n',
+            "in, line 2 is not comma-separated UTF-8",
+        ),
+        (partial(read_records, key="1", has_header=False), b'"' + b"x\n" * DATA_BYTES_MAX, "a quote is not closed"),
+        (
+            partial(read_envelopes, attribute=None),
+            b'{"payload": "a"}\n\n',
+            "in, line 2 is not what `metaq consume --json` prints",
+        ),
+        (
+            partial(read_envelopes, attribute=None),
             b'{"payload": "a", "payload_base64": "YQ=="}',
             "it needs one of payload and payload_base",
         ),
-        (read_envelopes(None), b'{"attribute": "a"}', "it needs one of payload and payload_base64"),
-        (read_envelopes(None), b'{"payload_base64": "?"}', "in, line 1 is not what"),
-        (read_envelopes(None), b"[" * 100_000, "in, line 1 is not what"),
-        (read_objects("id"), b'{"a": 1}', "in, line 1 is no JSON object with a key in id (it has no id)"),
-        (read_objects("id"), b'{"id": {}}', "in, line 1 is no JSON object with a key in id"),
-        (read_objects("id"), b"7", "in, line 1 is no JSON object with a key in id"),
+        (partial(read_envelopes, attribute=None), b'{"attribute": "a"}', "it needs one of payload and payload_base64"),
+        (partial(read_envelopes, attribute=None), b'{"payload_base64": "?"}', "in, line 1 is not what"),
+        (partial(read_envelopes, attribute=None), b"[" * 100_000, "in, line 1 is not what"),
+        (
+            partial(read_objects, field="id"),
+            b'{"a": 1}',
+            "in, line 1 is no JSON object with a key in id (it has no id)",
+        ),
+        (partial(read_objects, field="id"), b'{"id": {}}', "in, line 1 is no JSON object with a key in id"),
+        (partial(read_objects, field="id"), b"7", "in, line 1 is no JSON object with a key in id"),
     ],
 )
 def test_what_is_bad_is_named_with_its_place(reader: ReadItems, data: bytes, said: str) -> None:
@@ -81,7 +98,7 @@ def message(payload: bytes, attribute: str | None) -> ReceivedMessage:
 @given(st.binary(max_size=50), st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
 def test_what_consume_prints_is_read_back(payload: bytes, attribute: str | None) -> None:
     line = msgspec.json.encode(message_object(message(payload, attribute), None))
-    assert read(read_envelopes(None), line + b"\n") == [(payload, attribute, 1)]
+    assert read(partial(read_envelopes, attribute=None), line + b"\n") == [(payload, attribute, 1)]
 
 
 def test_templates() -> None:
