@@ -14,43 +14,39 @@ from meta_client.consumer.traffic import Delivered, PartitionLag
 
 _TOPIC: Final = ("consumergroup", "topic")
 _GROUP: Final = ("consumergroup",)
+C, G = MetricKind.COUNTER, MetricKind.GAUGE
 
-CONSUMERS: Final = Family("metaq_consumergroup_consumers", MetricKind.GAUGE, "Consumers of this client.", _GROUP)
-PARTITIONS: Final = Family("metaq_consumergroup_partitions", MetricKind.GAUGE, "Partitions that they own.", _TOPIC)
+CONSUMERS: Final = Family("metaq_consumergroup_consumers", G, "Consumers of this client.", _GROUP)
+PARTITIONS: Final = Family("metaq_consumergroup_partitions", G, "Partitions that they own.", _TOPIC)
 LAG_BYTES: Final = Family(
-    "metaq_consumergroup_lag_bytes", MetricKind.GAUGE, "Not delivered of these; absent while one is unknown.", _TOPIC
+    "metaq_consumergroup_lag_bytes", G, "Not delivered of these; absent while one is unknown.", _TOPIC
 )
 LAG_MESSAGES: Final = Family(
     "metaq_consumergroup_lag_messages",
-    MetricKind.GAUGE,
+    G,
     "The same in messages, as brokers count them once a second at most; absent as the bytes, and until they have.",
     _TOPIC,
 )
 LAG_SECONDS: Final = Family(
     "metaq_consumergroup_lag_seconds",
-    MetricKind.GAUGE,
+    G,
     "Time since everything of the partition furthest behind was delivered, or it was assigned; absent as the bytes.",
     _TOPIC,
 )
 MESSAGES: Final = Family(
     "metaq_consumergroup_messages_delivered_total",
-    MetricKind.COUNTER,
+    C,
     "Messages delivered by the consumers that are open, repetitions included.",
     _TOPIC,
 )
-BYTES: Final = Family(
-    "metaq_consumergroup_bytes_delivered_total", MetricKind.COUNTER, "The same in bytes, headers included.", _TOPIC
-)
+BYTES: Final = Family("metaq_consumergroup_bytes_delivered_total", C, "The same in bytes, headers included.", _TOPIC)
 REBALANCES: Final = Family(
-    "metaq_consumergroup_rebalances_total", MetricKind.COUNTER, "Rebalances of the consumers that are open.", _GROUP
+    "metaq_consumergroup_rebalances_total", C, "Rebalances of the consumers that are open.", _GROUP
 )
 FINDINGS: Final = Family(
-    "metaq_consumergroup_findings",
-    MetricKind.GAUGE,
-    "What their watchdogs find now, as Consumer.findings() says.",
-    _GROUP,
+    "metaq_consumergroup_findings", G, "What their watchdogs find now, as Consumer.findings() says.", _GROUP
 )
-FAMILIES: Final = (CONSUMERS, PARTITIONS, LAG_BYTES, LAG_MESSAGES, LAG_SECONDS, MESSAGES, BYTES, REBALANCES, FINDINGS)
+FAMILIES: Final = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 
 
 class HasConsumers(Protocol):

@@ -67,18 +67,14 @@ class SampleCollector(Collector):
 def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
     name, text, labels = family.name.removesuffix("_total").removesuffix("_info"), family.help, family.labels
     match family.kind:
-        case MetricKind.COUNTER:
-            counter = CounterMetricFamily(name, text, labels=labels)
+        case MetricKind.COUNTER | MetricKind.GAUGE as kind:
+            numbers = (CounterMetricFamily if kind is MetricKind.COUNTER else GaugeMetricFamily)(
+                name, text, labels=labels
+            )
             for sample in samples:
                 assert isinstance(sample.value, int | float)
-                counter.add_metric(sample.labels, sample.value)
-            return counter
-        case MetricKind.GAUGE:
-            gauge = GaugeMetricFamily(name, text, labels=labels)
-            for sample in samples:
-                assert isinstance(sample.value, int | float)
-                gauge.add_metric(sample.labels, sample.value)
-            return gauge
+                numbers.add_metric(sample.labels, sample.value)
+            return numbers
         case MetricKind.HISTOGRAM:
             histogram = HistogramMetricFamily(name, text, labels=labels)
             for sample in samples:

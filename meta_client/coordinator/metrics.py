@@ -11,68 +11,55 @@ from meta_client.coordinator.recovery_policy import Action
 from meta_client.coordinator.status import CoordinatorStatus
 
 _LABELS: Final = ("coordinator",)
+C, G = MetricKind.COUNTER, MetricKind.GAUGE
 
-OPEN: Final = Family("metaq_coordinator_transactions_open", MetricKind.GAUGE, "Transactions in progress.", _LABELS)
+OPEN: Final = Family("metaq_coordinator_transactions_open", G, "Transactions in progress.", _LABELS)
 ENDED: Final = Family(
     "metaq_coordinator_transactions_total",
-    MetricKind.COUNTER,
+    C,
     "Transactions ended, as their own blocks saw it; left: decided, and recovery goes on; unknown: start again.",
     (*_LABELS, "outcome"),
 )
 DECIDED: Final = Family(
     "metaq_coordinator_decisions_unfinished",
-    MetricKind.GAUGE,
+    G,
     "Decisions to commit that a database or broker has not confirmed, of transactions in progress included.",
     _LABELS,
 )
 DECIDED_AGE: Final = Family(
     "metaq_coordinator_decisions_unfinished_oldest_age_seconds",
-    MetricKind.GAUGE,
+    G,
     "Time since the oldest of them, or since its log was compacted before this start; absent without one.",
     _LABELS,
 )
 ROLLBACKS: Final = Family(
     "metaq_coordinator_rollbacks_pending",
-    MetricKind.GAUGE,
+    G,
     "Rollbacks of this process that a database or broker has not confirmed: its branch may be prepared there.",
     _LABELS,
 )
 ROLLBACKS_AGE: Final = Family(
     "metaq_coordinator_rollbacks_pending_oldest_age_seconds",
-    MetricKind.GAUGE,
+    G,
     "Time since the oldest of them; absent without one.",
     _LABELS,
 )
 RECOVERED: Final = Family(
-    "metaq_coordinator_recovered_total", MetricKind.COUNTER, "Transactions that recovery ended.", (*_LABELS, "outcome")
+    "metaq_coordinator_recovered_total", C, "Transactions that recovery ended.", (*_LABELS, "outcome")
 )
 FAILED: Final = Family(
-    "metaq_coordinator_recovery_failures_total",
-    MetricKind.COUNTER,
-    "Times that recovery could not end a transaction.",
-    _LABELS,
+    "metaq_coordinator_recovery_failures_total", C, "Times that recovery could not end a transaction.", _LABELS
 )
 HAZARDS: Final = Family(
     "metaq_coordinator_hazards",
-    MetricKind.GAUGE,
+    G,
     "Transactions that recovery found ended otherwise on one side, and nobody has forgotten: mend them by hand.",
     _LABELS,
 )
 LOG_FAILED: Final = Family(
-    "metaq_coordinator_log_failed", MetricKind.GAUGE, "1 once the decision log takes no more decisions.", _LABELS
+    "metaq_coordinator_log_failed", G, "1 once the decision log takes no more decisions.", _LABELS
 )
-FAMILIES: Final = (
-    OPEN,
-    ENDED,
-    DECIDED,
-    DECIDED_AGE,
-    ROLLBACKS,
-    ROLLBACKS_AGE,
-    RECOVERED,
-    FAILED,
-    HAZARDS,
-    LOG_FAILED,
-)
+FAMILIES: Final = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 
 
 class HasStatus(Protocol):

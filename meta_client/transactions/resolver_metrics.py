@@ -10,33 +10,25 @@ from meta_client.admin.server import AdminServer
 from meta_client.admin.serving import serve_samples
 from meta_client.transactions.resolver import Resolver
 
-BRANCHES: Final = Family(
-    "metaq_resolver_branches_total", MetricKind.COUNTER, "Branches of others that it ended.", ("outcome",)
-)
+C, G = MetricKind.COUNTER, MetricKind.GAUGE
+
+BRANCHES: Final = Family("metaq_resolver_branches_total", C, "Branches of others that it ended.", ("outcome",))
 HAZARDS: Final = Family(
-    "metaq_resolver_hazards_total",
-    MetricKind.COUNTER,
-    "Transactions whose row and message may differ: see metaq txn ledger.",
+    "metaq_resolver_hazards_total", C, "Transactions whose row and message may differ: see metaq txn ledger."
 )
-ROWS_DELETED: Final = Family("metaq_resolver_rows_deleted_total", MetricKind.COUNTER, "Rows of finished transactions.")
-FAILED: Final = Family(
-    "metaq_resolver_failed_passes_total", MetricKind.COUNTER, "Passes that did not reach the database."
-)
-WAITING: Final = Family(
-    "metaq_resolver_branches_waiting", MetricKind.GAUGE, "Prepared branches that the last pass saw."
-)
+ROWS_DELETED: Final = Family("metaq_resolver_rows_deleted_total", C, "Rows of finished transactions.")
+FAILED: Final = Family("metaq_resolver_failed_passes_total", C, "Passes that did not reach the database.")
+WAITING: Final = Family("metaq_resolver_branches_waiting", G, "Prepared branches that the last pass saw.")
 WAITING_AGE: Final = Family(
     "metaq_resolver_branches_waiting_oldest_age_seconds",
-    MetricKind.GAUGE,
+    G,
     "Time since it first saw the oldest of these; absent without one.",
 )
-UNREACHABLE: Final = Family(
-    "metaq_resolver_unreachable", MetricKind.GAUGE, "Databases and brokers that did not answer it."
-)
+UNREACHABLE: Final = Family("metaq_resolver_unreachable", G, "Databases and brokers that did not answer it.")
 LAST_PASS: Final = Family(
-    "metaq_resolver_last_pass_age_seconds", MetricKind.GAUGE, "Time since the last pass ended; absent before the first."
+    "metaq_resolver_last_pass_age_seconds", G, "Time since the last pass ended; absent before the first."
 )
-FAMILIES: Final = (BRANCHES, HAZARDS, ROWS_DELETED, FAILED, WAITING, WAITING_AGE, UNREACHABLE, LAST_PASS)
+FAMILIES: Final = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 
 
 def serve_resolver_admin(resolver: Resolver, port: int) -> AdminServer:
