@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from journal.records.xid import Xid
 from meta_client.aio.bridge.bridge import run, wait
+from meta_client.aio.net.workers import LoopEvent
 from meta_client.aio.producer.producer import Producer
 from meta_client.coordinator.background_recovery import JOIN_S
 from meta_client.coordinator.coordinator import TIMEOUT_S
@@ -46,30 +47,6 @@ class _Log(DecisionLog):
 
     def close(self) -> None:
         wait(_to_its_end(asyncio.to_thread(super().close)))
-
-
-class _Closing:
-    """An event with a synchronous interface, inside `run`."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    def is_set(self) -> bool:
-        return self._event.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return wait(self._until_set(timeout))
-
-    async def _until_set(self, timeout_s: float | None) -> bool:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        return True
 
 
 class _Lock:
@@ -126,9 +103,8 @@ class Coordinator:
         *observer* is a plain function, called with (step, xid) after every step; before the decision an exception
         from it rolls back, after it is logged. Raises InvalidName, LogInUse, ForeignLog, CopiedLog, JournalError.
         """
-        return cls(
-            _Rules(await asyncio.to_thread(_Log.open, Path(directory), name), observer, _Closing(), _Lock(), _Tasks())
-        )
+        decisions = await asyncio.to_thread(_Log.open, Path(directory), name)
+        return cls(_Rules(decisions, observer, LoopEvent(asyncio.get_running_loop()), _Lock(), _Tasks()))
 
     @property
     def name(self) -> str:
