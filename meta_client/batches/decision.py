@@ -4,14 +4,13 @@ Writing it, by compare-and-set, commits the batch, no matter which process carri
 without it is rolled back. One node a query, below ``/meta/metaq/spark/``: Spark repeats no batch but the newest.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 import msgspec
 
 from meta_client.batches.names import BatchName, BranchName
-from zk.errors import MalformedNode
+from zk.brokers.json_node import JsonNode
 from zk.session.session import ZooKeeperSession
 from zk.tree.paths import QueryKey
 
@@ -51,10 +50,8 @@ class BatchDecision(msgspec.Struct, frozen=True):
 OVER: Final = BatchDecision(NOTHING, is_done=True)  # of a write that nobody can repeat, when its node is gone
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    decision: BatchDecision
-    version: int | None
+_NODES = JsonNode(BatchDecision, QueryKey, 1024 * 1024, "a batch number and its branches")
+decode_decision = _NODES.decode
 
 
 class Decisions:
@@ -62,20 +59,20 @@ class Decisions:
 
     def __init__(self, session: ZooKeeperSession, query: str) -> None:
         self._session = session
-        self._path = session.paths.of(QueryKey(query))
+        self._query = query
         self._is_repeatable = BatchName(query, 0).is_repeatable
 
     def begin(self) -> None:
         """Make the node of a write that nobody can repeat; it is OVER before, and after `delete`."""
-        self._session.exchange(self._path, _encode(BatchDecision(NOTHING)), None)
+        self._write(BatchDecision(NOTHING), None)
 
     def read(self) -> BatchDecision:
         """Return the newest decision; one about batch NOTHING if there is none, and OVER if there can't be any."""
-        return self._read().decision
+        return self._read()[0]
 
     def version(self) -> int | None:
         """Return the version of the node; None without one. Every `forbid` changes it."""
-        return self._read().version
+        return self._read()[1]
 
     def decide(
         self,
@@ -92,56 +89,50 @@ class Decisions:
         was given up since: it has rolled back what it found prepared.
         """
         wanted = BatchDecision(name.batch, branches, plan=plan)
-        if len(data := _encode(wanted)) > NODE_BYTES_MAX:
+        if len(msgspec.json.encode(wanted)) > NODE_BYTES_MAX:
             raise SinkFailed(f"{len(branches)} branches are more than a decision can name: repartition to fewer tasks")
-        while (before := self._read()).decision.batch < name.batch:
-            if seen - {before.version}:
+        while True:
+            before, version = self._read()
+            if before.batch >= name.batch:
+                return before
+            if seen - {version}:
                 raise SinkFailed(
                     f"{name.gtrid} ran twice at once, and the other run was given up, with rows of this one: let one "
                     f"run end, then repeat it"
                 )
-            if self._session.exchange(self._path, data, before.version) is not None:
+            if self._write(wanted, version) is not None:
                 return wanted
-        return before.decision
 
     def forbid(self, name: BatchName) -> bool:
         """Make sure that no decision about the batch that was begun before can still be written. False: there is one
         about it, or about a later batch."""
-        while (before := self._read()).decision.batch < name.batch:
-            if self._session.exchange(self._path, _encode(before.decision), before.version) is not None:
+        while True:
+            before, version = self._read()
+            if before.batch >= name.batch:
+                return False
+            if self._write(before, version) is not None:
                 return True
-        return False
 
     def mark_done(self, decision: BatchDecision) -> None:
         """Record that every broker has confirmed *decision*: nobody asks for that of a write that nobody can repeat."""
         if not self._is_repeatable:
             self.delete()
             return
-        before = self._read()
-        if before.decision == decision and not decision.is_done:
-            done = msgspec.structs.replace(decision, is_done=True)
-            self._session.exchange(self._path, _encode(done), before.version)  # else another has done the same
+        before, version = self._read()
+        if before == decision and not decision.is_done:
+            self._write(msgspec.structs.replace(decision, is_done=True), version)  # else another has done the same
 
     def delete(self) -> None:
         """Delete the node of a write that nobody can repeat."""
-        self._session.delete(self._path)
+        self._session.delete(self._session.paths.of(QueryKey(self._query)))
 
-    def _read(self) -> _Read:
-        if (node := self._session.read(self._path)) is None:
-            return _Read(BatchDecision(NOTHING) if self._is_repeatable else OVER, None)
-        return _Read(decode_decision(self._path, node.data), node.version)
+    def _read(self) -> tuple[BatchDecision, int | None]:
+        found = _NODES.read(self._session, self._query)
+        missing = BatchDecision(NOTHING) if self._is_repeatable else OVER
+        return missing if found.node is None else found.node, found.version
 
-
-def decode_decision(path: str, data: bytes) -> BatchDecision:
-    """Decode the *data* of the node at *path*. Raises MalformedNode."""
-    try:
-        return msgspec.json.decode(data, type=BatchDecision)
-    except (ValueError, RecursionError) as error:  # msgspec's errors, and those of UTF-8, are ValueErrors
-        raise MalformedNode(path, data, "a batch number and its branches") from error
-
-
-def _encode(decision: BatchDecision) -> bytes:
-    return msgspec.json.encode(decision)
+    def _write(self, decision: BatchDecision, version: int | None) -> int | None:
+        return _NODES.write(self._session, self._query, decision, version)
 
 
 def known_queries(session: ZooKeeperSession) -> list[str]:

@@ -28,6 +28,7 @@ from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.forked import Forked, start_module
 from tests.fixtures.reading import read_whole
 from zk.embedded.chroot import Chroot
+from zk.tree.paths import QueryKey
 
 TOPIC = "orders"
 PARTITIONS = [f"{broker}-{number}" for broker in range(2) for number in range(4)]
@@ -153,9 +154,10 @@ def test_a_decision_that_is_under_way_when_the_batch_is_aborted(world: World) ->
     """The request to write it may still arrive: it must not commit what was rolled back."""
     name = BatchName("query", 0)
     end = BatchEnd(world.client, name.query)
-    before = end.decisions._read()
+    version = end.decisions.version()
     end.abort(name)
-    assert world.client.session.exchange(end.decisions._path, b'{"batch":0}', before.version) is None
+    path = world.client.session.paths.of(QueryKey(name.query))
+    assert world.client.session.exchange(path, b'{"batch":0}', version) is None
 
 
 def test_a_broker_that_stays_away_fails_the_query_and_not_the_batch(world: World) -> None:
