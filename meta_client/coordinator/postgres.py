@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from journal.records.xid import InvalidXid, Xid
-from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable
+from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable, one_line
 from meta_client.coordinator.names import DATABASE, branch
 from meta_client.coordinator.participants import BranchEnd
 
@@ -241,7 +241,7 @@ class PostgresParticipant:
             return work(spare)
 
     def _unreachable(self, error: psycopg.Error) -> Unreachable:
-        return Unreachable(self.name, _one_line(error))
+        return Unreachable(self.name, one_line(error))
 
 
 def plain_cursor(connection: PostgresConnection) -> "psycopg.Cursor[Any]":
@@ -290,9 +290,5 @@ def _reason(error: psycopg.Error) -> str:
         case errors.OutOfMemory() | errors.ConfigurationLimitExceeded():
             remedy = "raise max_prepared_transactions, or run recover() if old branches fill it"
         case _:
-            return _one_line(error)
-    return f"{_one_line(error)}: {remedy}"
-
-
-def _one_line(error: psycopg.Error) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+            return one_line(error)
+    return f"{one_line(error)}: {remedy}"

@@ -13,14 +13,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
 from journal.records.xid import InvalidXid, Xid
-from meta_client.coordinator.errors import CoordinatorError, Unreachable
+from meta_client.coordinator.errors import CoordinatorError
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import commit_once
 from meta_client.coordinator.postgres import PostgresParticipant
 from meta_client.doctor.evidence import Answer, DatabaseEvidence, OpenSession, PreparedXact
 from meta_client.doctor.verdicts import BranchAnswer
-from meta_client.transactions.statements import one_line
-from meta_client.transactions.table import DATABASE, TABLE
+from meta_client.transactions.statements import one_line, reaching
+from meta_client.transactions.table import TABLE
 
 _Connection = psycopg.Connection[Any]
 
@@ -118,11 +118,8 @@ def outcome(url: str, xid: Xid, receipt: str) -> Answer:
 
 def commit(url: str, xid: Xid, receipt: str) -> None:
     """Commit the prepared branch of *xid*, as its log decided. Raises Unreachable, HeuristicOutcome."""
-    try:
-        with _connected(url) as connection:
-            commit_once(PostgresParticipant(connection), xid, receipt, is_repeated=False)
-    except psycopg.Error as error:
-        raise Unreachable(DATABASE, one_line(error)) from error
+    with reaching(psycopg.Error), _connected(url) as connection:
+        commit_once(PostgresParticipant(connection), xid, receipt, is_repeated=False)
 
 
 def _takes_part(connection: _Connection) -> bool:

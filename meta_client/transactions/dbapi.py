@@ -23,7 +23,7 @@ from journal.records.xid import Xid
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
 from meta_client.transactions.dialects import Dialect
 from meta_client.transactions.errors import CommitUnknown, OutOfStep
-from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line
+from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line, reaching
 from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
 log = logging.getLogger(__name__)
@@ -303,19 +303,13 @@ def open_over(driver: Driver, connect: Connect) -> SqlTable:
     CannotEnlist."""
     connection = made_by(connect)
     ask = functools.partial(driver.query, connection)
-    try:
+    with reaching(driver.error, undo=connection.close):
         driver.make_own(connection)
         with closing(driver.cursor(connection)) as cursor:
             for statement in driver.kind.own:
                 cursor.execute(statement)
         driver.kind.state(ask)
         known = driver.kind.look_up(ask)
-    except driver.error as error:
-        connection.close()
-        raise Unreachable(DATABASE, one_line(error)) from error
-    except BaseException:
-        connection.close()
-        raise
     statements = driver.kind.dialect.statements(known.table.removesuffix(TABLE), driver.mark)
 
     def is_lock(error: Exception) -> bool:

@@ -17,12 +17,12 @@ import pymysql
 from pymysql.constants import CR, ER
 from pymysql.cursors import Cursor
 
-from meta_client.coordinator.errors import CannotEnlist, Unreachable
+from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Known, Says, open_over
 from meta_client.transactions.dialects import MYSQL, Dialect
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable
-from meta_client.transactions.statements import SqlTable, identity_of, one_line
-from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, TableIdentity
+from meta_client.transactions.statements import SqlTable, identity_of, one_line, reaching
+from meta_client.transactions.table import IDENTITY, TABLE, TableIdentity
 
 CONNECT_TIMEOUT_S: Final = 5
 ANSWER_TIMEOUT_S: Final = 30  # of our own connections; exceeds the lock timeout
@@ -236,22 +236,15 @@ def open_uncommitted(url: str) -> SqlTable:
 
 def initialise(url: str, keep_s: int, change: str) -> TableIdentity:
     """Create the table if missing, then apply *change* (dialects). Raises Unreachable, CopiedTable, CannotEnlist."""
-    try:
-        connection = connect(url)
-    except pymysql.Error as error:
-        raise Unreachable(DATABASE, one_line(error)) from error
-    with closing(connection):
-        try:
-            ((version,),) = DRIVER.query(connection, "SELECT VERSION()")
-            home = _HOME["MariaDB" in version]
-            text = MYSQL.ddl(home, keep_s) + MYSQL.change(change, home)
-            with closing(connection.cursor()) as cursor:
-                for statement in filter(None, text.split(";\n")):
-                    cursor.execute(statement)
-            connection.commit()
-            return DRIVER.kind.look_up(functools.partial(DRIVER.query, connection)).identity
-        except pymysql.Error as error:
-            raise Unreachable(DATABASE, one_line(error)) from error
+    with reaching(pymysql.Error), closing(connect(url)) as connection:
+        ((version,),) = DRIVER.query(connection, "SELECT VERSION()")
+        home = _HOME["MariaDB" in version]
+        text = MYSQL.ddl(home, keep_s) + MYSQL.change(change, home)
+        with closing(connection.cursor()) as cursor:
+            for statement in filter(None, text.split(";\n")):
+                cursor.execute(statement)
+        connection.commit()
+        return DRIVER.kind.look_up(functools.partial(DRIVER.query, connection)).identity
 
 
 def ddl(url: str, keep_s: int) -> str:

@@ -39,7 +39,7 @@ from meta_client.transactions.postgres_table import (
     quoted,
     reason,
 )
-from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line
+from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line, reaching
 from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
 _Connection = psycopg.Connection[Any]
@@ -253,17 +253,11 @@ def bounded(dsn: str) -> str:
 def open_over(connect: Callable[[], _Connection], schema: str | None = None) -> SqlTable:
     """Open the table over a connection from *connect*, like open_table."""
     connection = made_by(connect, known_by="pgconn")
-    try:
+    with reaching(psycopg.Error, undo=connection.close):
         connection.autocommit = True
         connection.cursor_factory, connection.row_factory = psycopg.Cursor, tuple_row
         connection.execute("; ".join((*OWN, _UTF8)).encode())
         known = _look_up(connection, schema)
-    except psycopg.Error as error:
-        connection.close()
-        raise Unreachable(DATABASE, one_line(error)) from error
-    except BaseException:
-        connection.close()
-        raise
     statements = POSTGRES.statements(f"{quoted(known.schema)}.", "%s")
     return SqlTable(connection, known.identity, statements, (psycopg.Error,), _is_lock)
 
@@ -274,12 +268,9 @@ def _is_lock(error: Exception) -> bool:
 
 def initialise(dsn: str, keep_s: int, change: str) -> TableIdentity:
     """Create the table if missing, then apply *change* (dialects). Raises Unreachable, CopiedTable."""
-    try:
-        with psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_S) as connection:
-            connection.execute((ddl(dsn, keep_s) + POSTGRES.change(change, HOME)).encode(), prepare=False)
-            return _look_up(connection).identity
-    except psycopg.Error as error:
-        raise Unreachable(DATABASE, one_line(error)) from error
+    with reaching(psycopg.Error), psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_S) as connection:
+        connection.execute((ddl(dsn, keep_s) + POSTGRES.change(change, HOME)).encode(), prepare=False)
+        return _look_up(connection).identity
 
 
 def ddl(dsn: str, keep_s: int) -> str:

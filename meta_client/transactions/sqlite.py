@@ -14,6 +14,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Collection
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreacha
 from meta_client.coordinator.log_origin import is_same_origin, origin_of
 from meta_client.transactions.dialects import SQLITE
 from meta_client.transactions.errors import CommitUnknown, CopiedTable, NoDecisionTable
-from meta_client.transactions.statements import SqlTable, check_stored, identity_of, one_line
+from meta_client.transactions.statements import SqlTable, check_stored, identity_of, one_line, reaching
 from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Opener, TableIdentity, brokers_text
 
 log = logging.getLogger(__name__)
@@ -143,11 +144,9 @@ class _FileTable(SqlTable):
 
     def _make_durable(self) -> None:
         """Fsync the directory of a deleted journal, which a killed process, or one not so far, may not have done."""
-        try:
+        with reaching(OSError, sqlite3.Error):
             if (directory := _deletes_from(self._connection)) is not None:
                 sync_directory(directory)
-        except (OSError, sqlite3.Error) as error:
-            raise Unreachable(DATABASE, one_line(error)) from error
 
 
 def open_table(path: str) -> SqlTable:
@@ -155,26 +154,16 @@ def open_table(path: str) -> SqlTable:
     if not Path(path).is_file():
         raise Unreachable(DATABASE, f"{path} is not there")
     connection = _connect(path)
-    try:
-        return _FileTable(connection, _look_up(connection), SQLITE.statements("", "?"), (sqlite3.Error,), _is_lock)
-    except sqlite3.Error as error:
-        connection.close()
-        raise Unreachable(DATABASE, one_line(error)) from error
-    except BaseException:
-        connection.close()
-        raise
+    with reaching(sqlite3.Error, undo=connection.close):
+        identity = _look_up(connection)
+    return _FileTable(connection, identity, SQLITE.statements("", "?"), (sqlite3.Error,), _is_lock)
 
 
 def initialise(path: str, keep_s: int, change: str) -> TableIdentity:
     """Create the table if missing, then apply *change* (dialects). Raises Unreachable, CopiedTable."""
-    connection = _connect(path)
-    try:
+    with closing(_connect(path)) as connection, reaching(sqlite3.Error):
         connection.executescript(ddl(path, keep_s) + SQLITE.change(change, _home(path)))
         return _look_up(connection)
-    except sqlite3.Error as error:
-        raise Unreachable(DATABASE, one_line(error)) from error
-    finally:
-        connection.close()
 
 
 def ddl(path: str, keep_s: int) -> str:
@@ -184,15 +173,10 @@ def ddl(path: str, keep_s: int) -> str:
 
 def _connect(path: str) -> sqlite3.Connection:
     """Connect to the file *path*. Raises Unreachable, also for one that is no database."""
-    try:
+    with reaching(sqlite3.Error):
         connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA synchronous = EXTRA")
-        except sqlite3.Error:
-            connection.close()
-            raise
-    except sqlite3.Error as error:
-        raise Unreachable(DATABASE, one_line(error)) from error
+    with reaching(sqlite3.Error, undo=connection.close):
+        connection.execute("PRAGMA synchronous = EXTRA")
     return connection
 
 

@@ -1,11 +1,12 @@
 """The decision table over any DB-API connection, in the dialect of one kind of database."""
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, Final, TypeVar
 
 from journal.records.xid import Xid
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
+from meta_client.coordinator.errors import one_line as one_line
 from meta_client.transactions.dialects import Statements
 from meta_client.transactions.errors import NoDecisionTable, RowGone, RowLocked
 from meta_client.transactions.names import TableName
@@ -185,6 +186,13 @@ def identity_of(database: str, table_id: object, keep_s: int) -> TableIdentity:
         raise NoDecisionTable(database, f"{IDENTITY} is damaged: {error}") from error
 
 
-def one_line(error: BaseException) -> str:
-    """Return a driver's message without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
+@contextmanager
+def reaching(*failures: type[Exception], undo: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Raise *failures* of the block, a driver's, as Unreachable; call *undo* first after any error."""
+    try:
+        yield
+    except BaseException as error:
+        undo()
+        if isinstance(error, failures):
+            raise Unreachable(DATABASE, one_line(error)) from error
+        raise

@@ -34,7 +34,7 @@ from meta_client.transactions.postgres_table import (
     quoted,
     reason,
 )
-from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line
+from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line, reaching
 from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
 _Connect = Callable[[], Any]  # makes another connection, inside `run`
@@ -231,13 +231,8 @@ def _reconnect(driver: Any) -> _Connect:
 
 def _open_over(connect: _Connect, schema: str | None = None) -> SqlTable:
     connection = made_by(connect)
-    try:
+    with reaching(*FAILURES, undo=connection.terminate):
         wait(connection.execute("; ".join(OWN)))
         identity, schema = look_up(lambda query: wait(connection.fetch(query)), schema)
-    except BaseException as error:
-        connection.terminate()
-        if isinstance(error, FAILURES):
-            raise Unreachable(DATABASE, one_line(error)) from error
-        raise
     statements = POSTGRES.statements(f"{quoted(schema)}.", "%s")
     return SqlTable(AsyncpgConnection(connection), identity, statements, FAILURES)
