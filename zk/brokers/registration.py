@@ -123,11 +123,6 @@ class BrokerRegistration:
         """Make a register() that waits for a taken id raise at once. Any thread."""
         self._cancelled.set()
 
-    def set_topic(self, topic: str, registration: TopicRegistration) -> None:
-        """Register a topic that is new (first put to a wildcard) or changed (configuration reload)."""
-        for error in self.write_topics({topic: registration}).values():
-            raise error
-
     def write_topics(self, topics: Mapping[str, TopicRegistration | None]) -> dict[str, ZooKeeperError]:
         """Register *topics*, or unregister those with None; pipelined. Returns the errors of those that ZooKeeper
         refused, which may be registered in part. After ZooKeeperUnavailable, any of them may be done."""

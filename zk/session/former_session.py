@@ -45,4 +45,4 @@ def end_session(
         identity: tuple[int, bytes] | None = client.client_id
         return identity is not None and identity[0] == credentials.session_id
     finally:
-        close_client(client)
+        close_client(client, connect)

@@ -26,7 +26,7 @@ def finds_less(connect: str, security: ZooKeeperSecurity, seen: int) -> bool:
     except (KazooException, KazooTimeoutError):
         return False
     finally:
-        close_client(client)
+        close_client(client, connect)
     if last < seen:
         _log.error(
             "ZooKeeper's last change is %#x, and this client has seen %#x: it has lost data, or is another one; a "
@@ -36,11 +36,12 @@ def finds_less(connect: str, security: ZooKeeperSecurity, seen: int) -> bool:
     return last < seen
 
 
-def close_client(client: KazooClient) -> None:
-    """End the client's session, and the client."""
+def close_client(client: KazooClient, connect: str) -> None:
+    """End the session of *client*, made with the connect string *connect*, and the client."""
     try:
         client.stop()
     except KazooException:
-        _log.warning("session not closed cleanly")  # a daemon thread still waits for a server; it ends by itself
+        # kazoo's thread still waits for a server; it is a daemon and ends by itself.
+        _log.warning("session not closed cleanly connect=%s", connect)
     else:
         client.close()

@@ -33,7 +33,7 @@ from zk.session.lease import Lease
 from zk.session.lease_keeper import BoundedHandler, LeaseKeeper
 from zk.session.malformed import MalformedNodes
 from zk.session.multi import refusal_of, send_transaction
-from zk.session.newcomer import finds_less
+from zk.session.newcomer import close_client, finds_less
 from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity, is_open
 from zk.tree.nodes import Node
 from zk.tree.paths import Paths, parent_of
@@ -144,13 +144,7 @@ class ZooKeeperSession:
         self._is_open = False
         self._keeper.stop()
         self._client.remove_listener(self._on_state)
-        try:
-            self._client.stop()
-        except KazooException:
-            # kazoo's thread still waits for a server; it is a daemon and ends by itself.
-            _log.warning("session not closed cleanly connect=%s", self.connect)
-        else:
-            self._client.close()
+        close_client(self._client, self.connect)
         self._state = SessionState.LOST  # last: until here kazoo's thread may set it
 
     def __enter__(self) -> Self:

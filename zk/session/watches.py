@@ -44,10 +44,6 @@ class ChildrenWatches:
         self._session.ensure(path)  # a missing node's children cannot be watched
         return self._session.children(path, callback)
 
-    def unwatch(self, path: str) -> None:
-        """Deliver no more events of *path*."""
-        self._callbacks.pop(path, None)
-
     def stop(self) -> None:
         """Deliver no more events. Idempotent."""
         self._callbacks.clear()

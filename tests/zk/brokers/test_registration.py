@@ -142,7 +142,7 @@ def test_everything_comes_back_after_expiry(
 ) -> None:
     registration = master(session)
     registration.register()
-    registration.set_topic("later", TopicRegistration(1))
+    assert registration.write_topics({"later": TopicRegistration(1)}) == {}
     before = snapshot(session)
     expire(session)
     assert snapshot(session) == {"/meta/brokers/ids/0": (b"meta://10.0.0.9:8123", False)}
@@ -154,13 +154,13 @@ def test_everything_comes_back_after_expiry(
 def test_topics_follow_what_the_broker_accepts(session: ZooKeeperSession) -> None:
     registration = master(session)
     registration.register()
-    registration.set_topic("meta-test", TopicRegistration(5, accept_publish=False))
+    assert registration.write_topics({"meta-test": TopicRegistration(5, accept_publish=False)}) == {}
     assert session.children("/meta/brokers/topics-pub/meta-test") == []
     node = session.read("/meta/brokers/topics-sub/meta-test/0-m")
     assert node is not None
     assert node.data == b'{"numParts":5,"broker":"0-m"}'
     assert node.version == 0  # created again: peers watch children
-    registration.set_topic("meta-test", TopicRegistration(5, accept_subscribe=False))
+    assert registration.write_topics({"meta-test": TopicRegistration(5, accept_subscribe=False)}) == {}
     assert session.children("/meta/brokers/topics-pub/meta-test") == ["0-m"]
     assert session.children("/meta/brokers/topics-sub/meta-test") == []
     assert registration.write_topics({"meta-test": None}) == {}
@@ -244,8 +244,7 @@ def test_a_session_can_begin_again(session: ZooKeeperSession) -> None:
 def test_a_topic_that_can_be_none_is_refused(session: ZooKeeperSession) -> None:
     registration = master(session)
     registration.register()
-    with pytest.raises(InvalidName):
-        registration.set_topic("a/b", TopicRegistration(1))
+    assert isinstance(registration.write_topics({"a/b": TopicRegistration(1)})["a/b"], InvalidName)
 
 
 def test_a_checksum_is_published_again_where_its_node_is_gone(session: ZooKeeperSession) -> None:
