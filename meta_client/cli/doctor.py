@@ -15,21 +15,17 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from meta_client.batches.decision import Decisions
 from meta_client.cli.options import connected
 from meta_client.cli.output import databases_option, json_option, logs_option, print_rows, zk_option
 from meta_client.doctor.advice import advice_on
-from meta_client.doctor.applier import Applied, apply, record_finding, verbs_for
+from meta_client.doctor.applier import Applied, apply, record_finding
 from meta_client.doctor.cases import Case, cases_of
 from meta_client.doctor.evidence import problems
 from meta_client.doctor.rows import IN_TABLE, JsonRow, block, problem_row, row_of, tell
 from meta_client.doctor.sources import AGE_S, Sources, gather, names_of
 from meta_client.doctor.verdicts import CERTAIN, Verdict
-from meta_client.operations.branches import OnlineBranches
 from meta_client.operations.option_types import Seconds
 from meta_client.producer.xa_verbs import XaVerbs
-from meta_client.transactions.generation import check_newest
-from zk.brokers.cluster import known_broker_ids
 
 NEEDS_A_PERSON: Final = 1  # exit status
 DATABASE_URL: Final = "DATABASE_URL"
@@ -81,15 +77,7 @@ def doctor(
         databases = (url,)
     again = _again(zk, databases, logs)
     with connected(zk) as client:
-        sources = Sources(
-            OnlineBranches(client),
-            lambda qualifier: verbs_for(client, qualifier),
-            lambda: known_broker_ids(client.session),
-            lambda table: check_newest(client.session, table),
-            lambda query: Decisions(client.session, query).read(),
-            databases,
-            logs,
-        )
+        sources = Sources.of(client, databases, logs)
         found = gather(sources, age_s, _step)
         now_ms = time.time_ns() // 1_000_000
         cases = cases_of(found, now_ms, age_s)

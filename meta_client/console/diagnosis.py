@@ -5,12 +5,10 @@ Where anything is prepared a diagnosis takes as long as the age below which a tr
 
 import contextlib
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from journal.records.xid import XaKey
-from meta_client.batches.decision import Decisions
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.settings import ConsoleSettings
 from meta_client.doctor.advice import Advice, advice_on
@@ -20,9 +18,6 @@ from meta_client.doctor.evidence import problems
 from meta_client.doctor.rows import row_of
 from meta_client.doctor.sources import Sources, gather
 from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
-from meta_client.operations.branches import OnlineBranches
-from meta_client.transactions.generation import check_newest
-from zk.brokers.cluster import known_broker_ids
 
 EXTRA_S: Final = 60.0  # beyond the age, for the answers of many sides
 NOT_THE_SAME: Final = "the verdict is another one than was confirmed: look again"
@@ -87,7 +82,8 @@ async def read_diagnosis(settings: ConsoleSettings, reads: Reads) -> Diagnosis |
 
 def diagnose(settings: ConsoleSettings) -> Diagnosis:
     """Ask every side. Blocks. Raises ZooKeeperError."""
-    found = gather(_sources(settings), settings.age_s, _no_step)
+    sources = Sources.of(settings.client, settings.databases, settings.logs)
+    found = gather(sources, settings.age_s, contextlib.nullcontext)
     now_ms = time.time_ns() // 1_000_000
     cases = []
     for case in cases_of(found, now_ms, settings.age_s):
@@ -123,22 +119,3 @@ def put_on_record(settings: ConsoleSettings, broker_id: int, key: XaKey, seen: s
         return Unknown("nothing about it belongs on the ledger, or it is there already")
     verbs = lambda qualifier: verbs_for(settings.client, qualifier)  # noqa: E731
     return record_finding(found.case, one.side, settings.who, one.advice.reason, verbs)
-
-
-def _sources(settings: ConsoleSettings) -> Sources:
-    client = settings.client
-    return Sources(
-        OnlineBranches(client),
-        lambda qualifier: verbs_for(client, qualifier),
-        lambda: known_broker_ids(client.session),
-        lambda table: check_newest(client.session, table),
-        lambda query: Decisions(client.session, query).read(),
-        settings.databases,
-        settings.logs,
-    )
-
-
-@contextlib.contextmanager
-def _no_step(what: str) -> Iterator[None]:
-    del what
-    yield

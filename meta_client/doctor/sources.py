@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 import msgspec
 
 from journal.errors import JournalError
 from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
-from meta_client.batches.decision import NOTHING, BatchDecision
+from meta_client.batches.decision import NOTHING, BatchDecision, Decisions
+from meta_client.client import Client
 from meta_client.coordinator.decision_log import read_decisions
 from meta_client.coordinator.errors import CannotEnlist, ForeignLog, Unreachable
 from meta_client.coordinator.receipts import Receipts
+from meta_client.doctor.applier import verbs_for
 from meta_client.doctor.cases import to_ask
 from meta_client.doctor.decisions import owner_of
 from meta_client.doctor.evidence import (
@@ -33,13 +35,16 @@ from meta_client.doctor.evidence import (
 )
 from meta_client.doctor.verdicts import BranchAnswer, Owner
 from meta_client.errors import ClientXaError
+from meta_client.operations.branches import OnlineBranches
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.transactions.databases import place_of_url, table_at
 from meta_client.transactions.errors import NoDecisionTable, RestoredTable
+from meta_client.transactions.generation import check_newest
 from meta_client.transactions.table import DecisionTable
+from zk.brokers.cluster import known_broker_ids
 from zk.errors import ZooKeeperError
 
 AGE_S: Final = 10.0  # PREPARE is answered within half of that, or has failed
@@ -85,6 +90,19 @@ class Sources:
     read_batch: Callable[[str], BatchDecision] = lambda query: BatchDecision(NOTHING)  # as Decisions.read
     databases: tuple[str, ...] = ()
     logs: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, client: Client, databases: tuple[str, ...], logs: tuple[Path, ...]) -> Self:
+        """Return the sides that *client* reaches, with *databases* and the coordinators' *logs*."""
+        return cls(
+            OnlineBranches(client),
+            lambda qualifier: verbs_for(client, qualifier),
+            lambda: known_broker_ids(client.session),
+            lambda table: check_newest(client.session, table),
+            lambda query: Decisions(client.session, query).read(),
+            databases,
+            logs,
+        )
 
 
 def gather(sources: Sources, age_s: float, step: ShowStep) -> Evidence:
