@@ -1,6 +1,5 @@
 """`metaq console`: a web page over the cluster. Beside the console, because that is built on the other commands."""
 
-import getpass
 import os
 import secrets
 import socket
@@ -12,9 +11,8 @@ from click.core import ParameterSource
 
 from meta_client.cli.main import Failure
 from meta_client.cli.options import connected
-from meta_client.cli.output import databases_option, logs_option, zk_option
+from meta_client.cli.output import age_option, databases_option, logs_option, operator, zk_option
 from meta_client.net.security import why_not_private
-from meta_client.operations.option_types import Seconds
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 TOKEN_CHARACTERS_MIN: Final = 16
@@ -34,14 +32,7 @@ TOKEN_CHARACTERS_MIN: Final = 16
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="A consumer's `dead_letter_directory` on this machine; may be given more than once.",
 )
-@click.option(
-    "--age",
-    "age_s",
-    type=Seconds(),
-    default=10.0,
-    show_default=True,
-    help="Seconds for which the doctor leaves a branch to its own process. A diagnosis takes as long.",
-)
+@age_option(10.0, "Seconds for which the doctor leaves a branch to its own process. A diagnosis takes as long.")
 @click.option(
     "--allow-changes", "allows_changes", is_flag=True, help="Offer changes. Without it, the console only reads."
 )
@@ -108,7 +99,7 @@ def console(
         rules = AccessRules(token, hosts_of(host, port, more_hosts), port, allows_changes)
         settings = ConsoleSettings(
             client=client,
-            who=f"{getpass.getuser()}@{socket.gethostname()}",
+            who=operator(),
             zookeeper=zk if is_given else "",
             databases=databases,
             logs=logs,

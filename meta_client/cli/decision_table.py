@@ -15,7 +15,7 @@ import click
 from meta_client.batches.finishing import BatchCounts, BatchFinisher
 from meta_client.batches.names import QUALIFIER
 from meta_client.cli.options import connected
-from meta_client.cli.output import confirm, json_option, zk_option
+from meta_client.cli.output import admin_port_option, age_option, confirm, json_option, zk_option
 from meta_client.client import Client
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from meta_client.operations.option_types import Seconds
@@ -110,23 +110,12 @@ def _accept(url: str, zk: str) -> None:
 @click.command()
 @database_option
 @zk_option
-@click.option(
-    "--age",
-    "age_s",
-    type=Seconds(),
-    default=AGE_S,
-    show_default=True,
-    help="Seconds for which a branch is left to its process.",
-)
+@age_option(AGE_S, "Seconds for which a branch is left to its process.")
 @click.option(
     "--interval", "interval_s", type=Seconds(0.05), default=1.0, show_default=True, help="Seconds between passes."
 )
 @click.option("--once", is_flag=True, help="End when nothing is left, or nothing more can be done now.")
-@click.option(
-    "--admin-port",
-    type=click.IntRange(0, 65535),
-    help="Serve metrics and health over HTTP on 127.0.0.1. 0: any free one. Without it: off.",
-)
+@admin_port_option
 @click.option(
     "--traces",
     envvar="METAQ_TRACES",

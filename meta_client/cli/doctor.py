@@ -1,9 +1,7 @@
 """`metaq txn doctor`: every side of every transaction in doubt, what follows from it, and the certain part done."""
 
-import getpass
 import os
 import shlex
-import socket
 import sys
 import threading
 import time
@@ -16,7 +14,15 @@ import click
 from click.core import ParameterSource
 
 from meta_client.cli.options import connected
-from meta_client.cli.output import databases_option, json_option, logs_option, print_rows, zk_option
+from meta_client.cli.output import (
+    age_option,
+    databases_option,
+    json_option,
+    logs_option,
+    operator,
+    print_rows,
+    zk_option,
+)
 from meta_client.doctor.advice import advice_on
 from meta_client.doctor.applier import Applied, apply, record_finding
 from meta_client.doctor.cases import Case, cases_of
@@ -24,7 +30,6 @@ from meta_client.doctor.evidence import problems
 from meta_client.doctor.rows import IN_TABLE, JsonRow, block, problem_row, row_of, tell
 from meta_client.doctor.sources import AGE_S, Sources, gather, names_of
 from meta_client.doctor.verdicts import CERTAIN, Verdict
-from meta_client.operations.option_types import Seconds
 from meta_client.producer.xa_verbs import XaVerbs
 
 NEEDS_A_PERSON: Final = 1  # exit status
@@ -36,13 +41,8 @@ TELL_AFTER_S: Final = 1.0
 @zk_option
 @databases_option
 @logs_option
-@click.option(
-    "--age",
-    "age_s",
-    type=Seconds(),
-    default=AGE_S,
-    show_default=True,
-    help="Seconds for which a branch is left to its own process. With a prepared branch, this command takes as long.",
+@age_option(
+    AGE_S, "Seconds for which a branch is left to its own process. With a prepared branch, this command takes as long."
 )
 @click.option(
     "--apply",
@@ -108,13 +108,12 @@ def _apply(cases: list[Case], verbs: Callable[[str], XaVerbs]) -> dict[int, Appl
 
 def _record_findings(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dict[int, Applied]:
     """Record mixed and hazardous branches that are not on record yet; they still need repair by hand."""
-    who = f"{getpass.getuser()}@{socket.gethostname()}"
     done: dict[int, Applied] = {}
     for case in cases:
         for side in case.sides:
             if side.verdict in (Verdict.MIXED, Verdict.HAZARD) and side.at is not None and side.finding is None:
                 with _step(f"putting {case.name} on record"):
-                    done[id(side)] = record_finding(case, side, who, advice_on(case, side, again).reason, verbs)
+                    done[id(side)] = record_finding(case, side, operator(), advice_on(case, side, again).reason, verbs)
     return done
 
 

@@ -11,7 +11,7 @@ import click
 
 from meta_client.cli.decision_table import database_option, raised_again
 from meta_client.cli.options import connected
-from meta_client.cli.output import confirm, json_option, print_rows, zk_option
+from meta_client.cli.output import admin_port_option, confirm, json_option, print_rows, zk_option
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from meta_client.operations.option_types import Parsed, Seconds, parse_expected
 from meta_client.operations.text import age_text, printable, tell
@@ -95,11 +95,7 @@ def init(url: str, shows_sql: bool) -> None:
     " begins is not known, and messages of an attribute may overtake those it has. Repeatable.",
 )
 @click.option("--once", is_flag=True, help="End when nothing more can be moved now.")
-@click.option(
-    "--admin-port",
-    type=click.IntRange(0, 65535),
-    help="Serve metrics and health over HTTP on 127.0.0.1. 0: any free one. Without it: off.",
-)
+@admin_port_option
 @log_options()
 @json_option
 def relay(

@@ -1,6 +1,8 @@
 """Output of commands: a table for people, one JSON object a line for scripts; texts, questions; shared options."""
 
+import getpass
 import json
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any, Final
 import click
 
 from meta_client.cli.security_options import security_options
+from meta_client.operations.option_types import Seconds
 from meta_client.operations.text import printable
 
 DECLINED: Final = 1  # exit status: the user declined
@@ -46,7 +49,22 @@ logs_option = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Coordinator's log, or a directory right above several; may be given more than once.",
 )
+admin_port_option = click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    help="Serve metrics and health over HTTP on 127.0.0.1. 0: any free one. Without it: off.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+
+
+def age_option(default_s: float, text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option --age, in seconds, with *text* as its help."""
+    return click.option("--age", "age_s", type=Seconds(), default=default_s, show_default=True, help=text)
+
+
+def operator() -> str:
+    """Return the user of this command, as the ledger names operators."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def print_rows(

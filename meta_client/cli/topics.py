@@ -17,6 +17,7 @@ from meta_client.net.calls import wait_result
 from meta_client.net.connection import Connection
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
+from meta_client.operations.broker_rows import number
 from meta_client.operations.placement import brokers_of
 from meta_client.operations.text import tell
 from meta_client.operations.topic_rows import topic_rows
@@ -194,8 +195,7 @@ def _send_command(url: BrokerUrl, command: TopicCommand) -> str:
 def _row(broker: str, topic: str, text: str) -> dict[str, object]:
     said = dict(word.partition("=")[::2] for word in text.split())
     row: dict[str, object] = {"topic": topic, "broker": broker}
-    partitions = said.get("partitions", "")
-    row["partitions"] = int(partitions) if partitions.isascii() and partitions.isdigit() else None
+    row["partitions"] = number(said.get("partitions"))
     row |= {key: said.get(key) == "true" for key in ("publish", "subscribe", "stat")}
     row |= {"compression": said.get("compression", NO_COMPRESSION), "index": said.get("index", "none")}
     return row | {"closed": said.get("closed") or None}
@@ -209,11 +209,10 @@ def _told_rows(client: Client, broker_id: int, entry: BrokerEntry) -> Iterable[d
         match line.split():
             case [topic, *pairs] if "*" not in topic:
                 said = dict(zip(pairs[::2], pairs[1::2], strict=False))
-                count = said.get("partitions", "")
                 yield {
                     "topic": topic,
                     "broker": f"{broker_id}-m",
-                    "partitions": int(count) if count.isascii() and count.isdigit() else None,
+                    "partitions": number(said.get("partitions")),
                     "publish": _flag(said, "accept_publish"),
                     "subscribe": _flag(said, "accept_subscribe"),
                 }

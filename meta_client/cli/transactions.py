@@ -1,8 +1,6 @@
 """`metaq txn`: branches in doubt, their causes and remedies."""
 
-import getpass
 import json
-import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +16,7 @@ from meta_client.cli.decision_table import init, resolver
 from meta_client.cli.decisions import is_decided
 from meta_client.cli.doctor import doctor
 from meta_client.cli.options import branch_broker, connected, direct_option
-from meta_client.cli.output import confirm, json_option, print_rows, zk_option
+from meta_client.cli.output import confirm, json_option, operator, print_rows, zk_option
 from meta_client.operations.branch_text import (
     in_doubt_row,
     key_word,
@@ -171,8 +169,7 @@ def _add_command(decision: HeuristicDecision, text: str) -> None:
                 messages = branches.show(key, broker)["messages"]
                 what = f"{decision.name.lower()} {key.xid} on broker {broker}, {messages} messages"
                 confirm(f"{what}: nothing undoes it. Go on?")
-            name = who or f"{getpass.getuser()}@{socket.gethostname()}"
-            ended = branches.end_heuristically(key, broker, decision, name, why)
+            ended = branches.end_heuristically(key, broker, decision, who or operator(), why)
         if as_json:
             click.echo(json.dumps(ended | {"xid": str(key.xid)}))
             return

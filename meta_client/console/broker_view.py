@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from meta_client.console.reads import Unknown
-from meta_client.operations.broker_rows import NO_WRITES, ReplicationReport, absence, parse_report, rows_of
+from meta_client.operations.broker_rows import NO_WRITES, ReplicationReport, absence, number, parse_report, rows_of
 from zk.brokers.cluster import BrokerEntry
 from zk.brokers.replication import ReplicationNode
 from zk.tree.broker_url import BrokerUrl
@@ -83,10 +83,6 @@ class Alert(NamedTuple):
     level: str
     what: str
     path: str  # of the page that says more
-
-
-def number(word: str | None) -> int | None:
-    return int(word) if word is not None and word.isascii() and word.isdigit() and len(word) < 20 else None
 
 
 def parse_told(texts: Mapping[str, str]) -> Told:

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final
 
-from meta_client.console.broker_view import Alert, BrokerView, Told, alerts_of, number
+from meta_client.console.broker_view import Alert, BrokerView, Told, alerts_of
 from meta_client.console.brokers import ShownCluster, read_cluster
 from meta_client.console.in_doubt import InDoubt, read_in_doubt
 from meta_client.console.page import Asked, Past, Values
 from meta_client.console.reads import Unknown
 from meta_client.doctor.cases import STUCK_S
+from meta_client.operations.broker_rows import number
 
 COUNTERS: Final = ("cmd_put", "cmd_get")
 LEVELS: Final = ("bad", "unknown", "warn")  # most important first

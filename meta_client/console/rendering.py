@@ -8,8 +8,8 @@ from urllib.parse import quote, urlencode
 
 import jinja2
 
-from meta_client.console.broker_view import number
 from meta_client.console.reads import Unknown
+from meta_client.operations.broker_rows import number
 from meta_client.operations.text import age_text, time_text
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -41,7 +41,7 @@ def rows_of(
     """Return the master's row, then those of all slaves known to it or to ZooKeeper. *report* None: the master is down
     or does not answer."""
     words = report.master if report is not None else {}
-    epoch = _number(words.get("epoch")) if words else node.epoch if node is not None else None
+    epoch = number(words.get("epoch")) if words else node.epoch if node is not None else None
     state = words.get("state", "async") if report is not None else "away" if entry.master is None else "silent"
     in_sync = words.get("in_sync") if words else ",".join(map(str, node.in_sync)) if node is not None else None
     if words.get("mode", "async" if node is None else node.mode) == "async":
@@ -56,7 +56,7 @@ def rows_of(
         if told is None:
             yield _row(broker_id, f"slave {slave_id}", url, "not-connected", in_sync=slave_id in in_zookeeper)
             continue
-        lag_ms = _number(told.get("lag_ms"))
+        lag_ms = number(told.get("lag_ms"))
         reason = told.get("reason", "-")
         state = "follows" if reason == "-" else reason
         yield _row(
@@ -65,7 +65,7 @@ def rows_of(
             url,
             state,
             in_sync=told.get("in_sync") == "true",
-            lag_bytes=_number(told.get("lag_bytes")),
+            lag_bytes=number(told.get("lag_bytes")),
             lag_s=None if lag_ms is None else lag_ms / 1000,
         )
 
@@ -75,7 +75,8 @@ def _row(broker_id: int, role: str, url: BrokerUrl | None, state: str, **more: o
     return row | {"broker": broker_id, "role": role, "url": str(url) if url else None, "state": state} | more
 
 
-def _number(word: str | None) -> int | None:
+def number(word: str | None) -> int | None:
+    """Return *word*, a broker's, as a number; None for anything else."""
     return int(word) if word is not None and word.isascii() and word.isdigit() and len(word) < 20 else None
 
 
