@@ -155,32 +155,21 @@ def _offset(tokens: list[bytes]) -> tuple[Request, int]:
     return OffsetQuery(topic, group, partition, offset, int32(tokens[5])), 0
 
 
-def _offsets(tokens: list[bytes]) -> tuple[Request, int]:
-    if len(tokens) != 5:
-        raise ValueError(f"offsets has 5 tokens, not {len(tokens)}")
-    return Offsets(tokens[1].decode(), int32(tokens[2]), int64(tokens[3]), int32(tokens[4])), 0
+def _fields(kind: Callable[..., Request], *fields: Callable[[bytes], object]) -> Parser:
+    """Return the parser of a line that has these fields behind its verb, and no others."""
+
+    def parse(tokens: list[bytes]) -> tuple[Request, int]:
+        if len(tokens) != 1 + len(fields):
+            raise ValueError(f"{tokens[0].decode()} has {1 + len(fields)} tokens, not {len(tokens)}")
+        return kind(*[field(token) for field, token in zip(fields, tokens[1:], strict=True)]), 0
+
+    return parse
 
 
-def _find(tokens: list[bytes]) -> tuple[Request, int]:
-    if len(tokens) != 7:
-        raise ValueError(f"find has 7 tokens, not {len(tokens)}")
-    if not 0 < (matches_max := int32(tokens[4])) <= FIND_MATCHES_MAX:
+def _matches_max(token: bytes) -> int:
+    if not 0 < (matches_max := int32(token)) <= FIND_MATCHES_MAX:
         raise ValueError(f"a find names 1 to {FIND_MATCHES_MAX} messages, not {matches_max}")
-    topic, partition, offset = tokens[1].decode(), int32(tokens[2]), int64(tokens[3])
-    return Find(topic, partition, offset, matches_max, _wanted(tokens[5]), int32(tokens[6])), 0
-
-
-def _count(tokens: list[bytes]) -> tuple[Request, int]:
-    if len(tokens) != 5:
-        raise ValueError(f"count has 5 tokens, not {len(tokens)}")
-    return Count(tokens[1].decode(), int32(tokens[2]), int64(tokens[3]), int32(tokens[4])), 0
-
-
-def _reset(tokens: list[bytes]) -> tuple[Request, int]:
-    if len(tokens) != 7:
-        raise ValueError(f"reset has 7 tokens, not {len(tokens)}")
-    topic, group, partition = tokens[1].decode(), tokens[2].decode(), int32(tokens[3])
-    return ResetGroup(topic, group, partition, int64(tokens[4]), int64(tokens[5]), int32(tokens[6])), 0
+    return matches_max
 
 
 def _wanted(token: bytes) -> bytes | int:
@@ -195,26 +184,12 @@ def _wanted(token: bytes) -> bytes | int:
     raise ValueError(f"{token[:40]!r} is neither id=<number> nor key=<hexadecimal>")
 
 
-def _checkpoint(tokens: list[bytes]) -> tuple[Request, int]:
-    if len(tokens) != 2:
-        raise ValueError(f"checkpoint has 2 tokens, not {len(tokens)}")
-    return TakeCheckpoint(int32(tokens[1])), 0
-
-
-def _replicate(tokens: list[bytes]) -> tuple[Request, int]:
-    if len(tokens) != 2:
-        raise ValueError(f"replicate has 2 tokens, not {len(tokens)}")
-    return Replicate(int32(tokens[1])), 0
-
-
-def _auth(tokens: list[bytes]) -> tuple[Request, int]:
-    if len(tokens) != 4:
-        raise ValueError(f"auth has 4 tokens, not {len(tokens)}")
-    message = base64.b64decode(tokens[2], validate=True)  # binascii.Error is a ValueError
+def _auth_message(token: bytes) -> bytes:
+    message = base64.b64decode(token, validate=True)  # binascii.Error is a ValueError
     # Accept only the encoder's spelling, as of find's keys.
-    if base64.b64encode(message) != tokens[2] or len(message) > AUTH_BYTES_MAX:
+    if base64.b64encode(message) != token or len(message) > AUTH_BYTES_MAX:
         raise ValueError(f"a message of auth is base64 of {AUTH_BYTES_MAX} bytes at most")
-    return Authenticate(tokens[1].decode(), message, int32(tokens[3])), 0
+    return message
 
 
 def _stats(tokens: list[bytes]) -> tuple[Request, int]:
@@ -305,11 +280,11 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"get": _get,
     b"fetch": _fetch,
     b"offset": _offset,
-    b"offsets": _offsets,
-    b"find": _find,
-    b"count": _count,
-    b"reset": _reset,
-    b"checkpoint": _checkpoint,
+    b"offsets": _fields(Offsets, bytes.decode, int32, int64, int32),
+    b"find": _fields(Find, bytes.decode, int32, int64, _matches_max, _wanted, int32),
+    b"count": _fields(Count, bytes.decode, int32, int64, int32),
+    b"reset": _fields(ResetGroup, bytes.decode, bytes.decode, int32, int64, int64, int32),
+    b"checkpoint": _fields(TakeCheckpoint, int32),
     b"transaction": _transaction,
     b"version": _version,
     b"stats": _stats,
@@ -317,6 +292,6 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"topic": _topic,
     b"branch": _branch,
     b"quit": _quit,
-    b"replicate": _replicate,
-    b"auth": _auth,
+    b"replicate": _fields(Replicate, int32),
+    b"auth": _fields(Authenticate, bytes.decode, _auth_message, int32),
 }
