@@ -20,8 +20,10 @@ ROOT/metaq/resets/G                   the reset under way (metaq's own)         
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import assert_never
 
 from zk.errors import ZooKeeperError
@@ -31,8 +33,6 @@ NAME_CHARACTERS_MAX = 1_024  # far above any topic or consumer id; a path must f
 
 # Characters that a ZooKeeper server or its Java client refuses in a path, and the separator.
 _FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
-_SLAVE = re.compile(r"slave(0|[1-9][0-9]{0,9})")
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class InvalidName(ZooKeeperError):
@@ -45,9 +45,6 @@ class TopicKind(Enum):
     LEGACY = "topics"
     PUB = "topics-pub"
     SUB = "topics-sub"
-
-
-_TOPIC_FOLDERS = frozenset(kind.value for kind in TopicKind)
 
 
 class BrokerNode(Enum):
@@ -198,61 +195,41 @@ class Paths:
 
     def maybe_parse(self, path: str) -> NodeKey | None:
         """Parse *path*; None if it is no path of the tree."""
-        if not path.startswith(f"{self.root}/"):
-            return None
-        match path[len(self.root) + 1 :].split("/"):
-            case ["brokers", "ids", broker, *rest] if _NUMBER.fullmatch(broker):
-                return _broker_key(int(broker), rest)
-            case ["brokers", folder, topic, *rest] if folder in _TOPIC_FOLDERS and topic:
-                return _topic_key(TopicKind(folder), topic, rest)
-            case ["consumers", group, "ids"] if group:
-                return ConsumerParentKey(group)
-            case ["consumers", group, "ids", consumer_id] if group and consumer_id:
-                return ConsumerKey(group, consumer_id)
-            case ["consumers", group, "owners", topic, name]:
-                return _partition_key(PartitionNode.OWNER, group, topic, name)
-            case ["consumers", group, "offsets", topic, name]:
-                return _partition_key(PartitionNode.OFFSET, group, topic, name)
-            case ["metaq", "epochs", group, topic, name]:
-                return _partition_key(PartitionNode.OWNER_EPOCH, group, topic, name)
-            case ["metaq", "resets", group] if group:
-                return ResetKey(group)
-            case ["metaq", "brokers", broker, "replication"] if _NUMBER.fullmatch(broker):
-                return BrokerKey(BrokerNode.REPLICATION, int(broker))
-            case ["metaq", "journals", broker] if _NUMBER.fullmatch(broker):
-                return BrokerKey(BrokerNode.JOURNAL, int(broker))
-            case ["metaq", "tables", table_id] if table_id:
-                return DecisionTableKey(table_id)
-            case ["metaq", "spark", query] if query:
-                return QueryKey(query)
+        if path.startswith(f"{self.root}/"):
+            for form, key in _FORMS:
+                if (found := form.fullmatch(path, len(self.root) + 1)) is not None:
+                    return key(*found.groups())
         return None
 
 
-def _broker_key(broker_id: int, rest: list[str]) -> NodeKey | None:
-    match rest:
-        case []:
-            return BrokerKey(BrokerNode.ADDRESS, broker_id)
-        case ["master"]:
-            return PresenceKey(BrokerName(broker_id))
-        case ["master_config_checksum"]:
-            return BrokerKey(BrokerNode.CONFIG_CHECKSUM, broker_id)
-        case [child] if (slave := _SLAVE.fullmatch(child)) is not None:
-            return PresenceKey(BrokerName(broker_id, int(slave[1])))
-    return None
+def _form(template: str, key: Callable[..., NodeKey | None]) -> tuple[re.Pattern[str], Callable[..., NodeKey | None]]:
+    """Return what matches paths like *template*, # for a number and * for a name, and makes the key of their parts."""
+    return re.compile(template.replace("#", "(0|[1-9][0-9]{0,9})").replace("*", "([^/]+)")), key
 
 
-def _topic_key(kind: TopicKind, topic: str, rest: list[str]) -> NodeKey | None:
-    match rest:
-        case []:
-            return TopicParentKey(kind, topic)
-        case [child] if (broker := BrokerName.maybe_parse(child)) is not None:
-            return TopicBrokerKey(kind, topic, broker)
-    return None
+def _topic_broker_key(kind: TopicKind, topic: str, name: str) -> TopicBrokerKey | None:
+    broker = BrokerName.maybe_parse(name)
+    return None if broker is None else TopicBrokerKey(kind, topic, broker)
 
 
 def _partition_key(kind: PartitionNode, group: str, topic: str, name: str) -> PartitionKey | None:
     partition = Partition.maybe_parse(name)
-    return PartitionKey(kind, group, topic, partition) if group and topic and partition is not None else None
+    return None if partition is None else PartitionKey(kind, group, topic, partition)
+
+
+_FORMS = (
+    *(_form(kind.value.format("#"), lambda number, kind=kind: BrokerKey(kind, int(number))) for kind in BrokerNode),
+    _form("brokers/ids/#/master", lambda broker: PresenceKey(BrokerName(int(broker)))),
+    _form("brokers/ids/#/slave#", lambda broker, slave: PresenceKey(BrokerName(int(broker), int(slave)))),
+    *(_form(f"brokers/{kind.value}/*", partial(TopicParentKey, kind)) for kind in TopicKind),
+    *(_form(f"brokers/{kind.value}/*/*", partial(_topic_broker_key, kind)) for kind in TopicKind),
+    _form("consumers/*/ids", ConsumerParentKey),
+    _form("consumers/*/ids/*", ConsumerKey),
+    *(_form(kind.value.format("*", "*", "*"), partial(_partition_key, kind)) for kind in PartitionNode),
+    _form("metaq/resets/*", ResetKey),
+    _form("metaq/tables/*", DecisionTableKey),
+    _form("metaq/spark/*", QueryKey),
+)
 
 
 def parent_of(path: str) -> str:
