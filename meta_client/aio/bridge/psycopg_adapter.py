@@ -1,7 +1,8 @@
 """psycopg 3's AsyncConnection as a PEP 249 connection, for functions inside `run`: calls suspend the task."""
 
-from collections.abc import Sequence
-from typing import Any, Final, Self, cast
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Self, TypeVar, cast
 
 import psycopg
 from psycopg import AsyncConnection
@@ -12,13 +13,33 @@ from meta_client.coordinator.postgres import PostgresConnection
 
 paramstyle: Final = "pyformat"  # by these two names is a module of PEP 249 known
 Error: Final = psycopg.Error
+_OF_CONNECTIONS: Final = frozenset(
+    {"execute", "commit", "rollback", "close", "tpc_begin", "tpc_commit", "tpc_rollback", "tpc_recover"}
+)
+_Outcome = TypeVar("_Outcome")
 
 
-class PsycopgCursor:
+class Adapter:
+    """An asynchronous object of psycopg, of which the methods *awaited* are waited for, and the rest is as it is."""
+
+    def __init__(self, adapted: Any, awaited: frozenset[str] = frozenset()) -> None:
+        self._adapted = adapted
+        self._awaited = awaited
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._adapted, name)
+        return functools.partial(_waited, found) if name in self._awaited else found
+
+
+def _waited(method: Callable[..., Awaitable[_Outcome]], *arguments: object, **named: object) -> _Outcome:
+    return wait(method(*arguments, **named))
+
+
+class PsycopgCursor(Adapter):
     """An asynchronous cursor with a synchronous interface."""
 
     def __init__(self, cursor: "psycopg.AsyncCursor[Any]") -> None:
-        self._cursor = cursor
+        super().__init__(cursor, frozenset({"fetchone", "fetchall", "close"}))
 
     def __enter__(self) -> Self:
         return self
@@ -26,40 +47,17 @@ class PsycopgCursor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def statusmessage(self) -> str | None:
-        return self._cursor.statusmessage
-
-    @property
-    def rowcount(self) -> int:
-        return self._cursor.rowcount
-
     def execute(self, query: Any, parameters: Sequence[Any] = (), *, prepare: bool | None = None) -> Self:
-        wait(self._cursor.execute(query, parameters or None, prepare=prepare))
+        wait(self._adapted.execute(query, parameters or None, prepare=prepare))
         return self
 
-    def fetchone(self) -> Any:
-        return wait(self._cursor.fetchone())
 
-    def fetchall(self) -> list[Any]:
-        return wait(self._cursor.fetchall())
-
-    def nextset(self) -> bool | None:
-        return self._cursor.nextset()
-
-    def close(self) -> None:
-        wait(self._cursor.close())
-
-
-class PsycopgConnection:
+class PsycopgConnection(Adapter):
     """An asynchronous connection with a synchronous interface."""
 
     def __init__(self, connection: "AsyncConnection[Any]") -> None:
+        super().__init__(connection, _OF_CONNECTIONS)
         self.connection = connection
-
-    @property
-    def closed(self) -> bool:
-        return self.connection.closed
 
     @property
     def autocommit(self) -> bool:
@@ -69,49 +67,9 @@ class PsycopgConnection:
     def autocommit(self, value: bool) -> None:
         wait(self.connection.set_autocommit(value))
 
-    @property
-    def info(self) -> psycopg.ConnectionInfo:
-        return self.connection.info
-
-    @property
-    def pgconn(self) -> Any:
-        return self.connection.pgconn
-
-    @property
-    def _num_transactions(self) -> int:
-        return int(getattr(self.connection, "_num_transactions", 0))
-
-    @property
-    def _tpc(self) -> Any:
-        return getattr(self.connection, "_tpc", None)
-
     def cursor(self, **how: Any) -> PsycopgCursor:
         """Return a cursor with %s as marks and, unless *how* says otherwise, tuples as rows."""
         return PsycopgCursor(psycopg.AsyncCursor(self.connection, **{"row_factory": tuple_row} | how))
-
-    def execute(self, query: Any) -> None:
-        wait(self.connection.execute(query))
-
-    def commit(self) -> None:
-        wait(self.connection.commit())
-
-    def rollback(self) -> None:
-        wait(self.connection.rollback())
-
-    def close(self) -> None:
-        wait(self.connection.close())
-
-    def tpc_begin(self, xid: str) -> None:
-        wait(self.connection.tpc_begin(xid))
-
-    def tpc_commit(self, xid: str | None = None) -> None:
-        wait(self.connection.tpc_commit(xid))
-
-    def tpc_rollback(self, xid: str | None = None) -> None:
-        wait(self.connection.tpc_rollback(xid))
-
-    def tpc_recover(self) -> list[psycopg.Xid]:
-        return wait(self.connection.tpc_recover())
 
 
 def adapted(connection: "AsyncConnection[Any]") -> PostgresConnection:

@@ -3,14 +3,13 @@ when a connection is enlisted."""
 
 import functools
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, cast
 
 import psycopg
 from psycopg import AsyncConnection
 
 from meta_client.aio.bridge.bridge import wait
-from meta_client.aio.bridge.psycopg_adapter import PsycopgConnection, adapted
+from meta_client.aio.bridge.psycopg_adapter import Adapter, PsycopgConnection, adapted
 from meta_client.aio.transactions.private_loop import connected, for_threads_too
 from meta_client.transactions.postgres import HOW, PostgresSession, bounded, open_over
 from meta_client.transactions.postgres_block import TaskBlock, ThreadBlock
@@ -41,28 +40,15 @@ class AsyncPostgresSession(PostgresSession):
         return cast(ThreadBlock, _Waited(TaskBlock(cast(PsycopgConnection, self._connection).connection)))
 
 
-class _Waited:
+class _Waited(Adapter):
     """The block of a task with a synchronous interface."""
 
-    def __init__(self, block: TaskBlock) -> None:
-        self._block = block
-
-    @property
-    def is_marked(self) -> bool:
-        return self._block.is_marked
-
-    @property
-    def status(self) -> psycopg.AsyncTransaction.Status:
-        return self._block.status
-
     def __enter__(self) -> Self:
-        wait(self._block.__aenter__())
+        wait(self._adapted.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        wait(self._block.__aexit__(kind, error, trace))
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        wait(self._adapted.__aexit__(kind, error, trace))
 
 
 def _another(connect: _Connect) -> psycopg.Connection[Any]:
