@@ -6,7 +6,7 @@ asked again about undecided branches, which may have ended since.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,23 +67,11 @@ class Adapter(Protocol):
         """Add what the server says about open and prepared transactions; *gtrids* are prepared at brokers."""
 
 
-class Lists(Protocol):
-    """Every broker's list of branches: operations.branches.OnlineBranches."""
-
-    failures: dict[int, str]
-
-    def keys(self, qualifier: str | None) -> Mapping[int, Sequence[XaKey]]: ...
-
-    def listed(self, qualifier: str | None) -> list[Report]: ...
-
-    def findings(self) -> list[Report]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Sides to ask. *verbs* returns the broker requests for a qualifier."""
 
-    lists: Lists
+    lists: OnlineBranches
     verbs: Callable[[str], XaVerbs]
     known: Callable[[], Iterable[int]] = tuple  # every broker with a node in ZooKeeper
     check: Callable[[DecisionTable], object] = lambda table: None  # as generation.check_newest
