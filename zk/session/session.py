@@ -188,22 +188,18 @@ class ZooKeeperSession:
         found, refused = dict[str, Node](), dict[str, RefusedNode]()
         for path, result in self._pipelined(paths, lambda path: self._client.get_async(path)):
             try:
-                data, stat = self._wait(result, path)
-                # kazoo gives both this and the session id as signed int64.
-                found[path] = Node(data or b"", stat.ephemeralOwner, stat.version)
+                if (read := self._wait(result, path, NoNodeError)) is not None:
+                    data, stat = read
+                    # kazoo gives both this and the session id as signed int64.
+                    found[path] = Node(data or b"", stat.ephemeralOwner, stat.version)
             except RefusedNode as error:
                 refused[path] = error
-            except NoNodeError:
-                continue
         return found, refused
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
         """Return the names of a node's children; of a missing node none, and no watch is set."""
-        try:
-            names: list[str] = self._wait(self._client.get_children_async(path, watch), path)
-        except NoNodeError:
-            return []
-        return names
+        names: list[str] | None = self._wait(self._client.get_children_async(path, watch), path, NoNodeError)
+        return names or []
 
     def create(self, path: str, data: bytes | None = None, *, ephemeral: bool = False) -> bool:
         """Create a node, with missing parents as persistent nodes without data. Returns False if it exists."""
@@ -252,30 +248,21 @@ class ZooKeeperSession:
 
     def update_many(self, data: Mapping[str, bytes]) -> list[str]:
         """Set the data of existing nodes, pipelined. Returns the paths that do not exist."""
-        missing = []
-        for path, result in self._pipelined(data, lambda path: self._client.set_async(path, data[path])):
-            try:
-                self._wait(result, path)
-            except NoNodeError:
-                missing.append(path)
-        return missing
+        sent = self._pipelined(data, lambda path: self._client.set_async(path, data[path]))
+        return [path for path, result in sent if self._wait(result, path, NoNodeError) is None]
 
     def exchange(self, path: str, data: bytes, version: int | None) -> int | None:
         """Compare and set: write a persistent node if it is at *version* (None: if it is missing, with its parents).
         Returns the new version, or None without a change if the version differs."""
         if version is None:
             return 0 if self.create(path, data) else None
-        try:
-            return int(self._wait(self._client.set_async(path, data, version), path).version)
-        except (NoNodeError, BadVersionError):
-            return None
+        stat = self._wait(self._client.set_async(path, data, version), path, NoNodeError, BadVersionError)
+        return None if stat is None else int(stat.version)
 
     def is_open(self, path: str) -> bool:
         """Return whether anybody may change or delete a node by its access rules; False if it is gone."""
-        try:
-            return is_open(self._wait(self._client.get_acls_async(path), path)[0])
-        except NoNodeError:
-            return False
+        found = self._wait(self._client.get_acls_async(path), path, NoNodeError)
+        return found is not None and is_open(found[0])
 
     def ensure_parents(self, paths: Iterable[str]) -> None:
         """Make the parents of *paths*, each once, as ensure does."""
@@ -304,28 +291,27 @@ class ZooKeeperSession:
 
     def delete(self, path: str, version: int = -1) -> bool:
         """Delete a node. Returns False if it is missing, has children, or is not at *version* (-1: any)."""
-        try:
-            self._wait(self._client.delete_async(path, version), path)
-        except (NoNodeError, NotEmptyError, BadVersionError):
-            return False
-        return True
+        result = self._client.delete_async(path, version)
+        return self._wait(result, path, NoNodeError, NotEmptyError, BadVersionError) is not None
 
     def _pipelined(self, paths: Collection[str], send: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
         waiting = list(paths)
         for start in range(0, len(waiting), PIPELINE_MAX):
             yield from [(path, send(path)) for path in waiting[start : start + PIPELINE_MAX]]
 
-    def _wait(self, result: Any, path: str) -> Any:
-        """Wait for a result, turning kazoo's errors into this package's."""
+    def _wait(self, result: Any, path: str, *none: type[KazooException]) -> Any:
+        """Wait for a result, turning kazoo's errors into this package's, and those of *none* into None."""
         try:
             return result.get(timeout=self.session_timeout_s)
+        except none:
+            return None
         except _GONE as error:
             raise ZooKeeperUnavailable(
                 f"ZooKeeper at {self.connect} did not answer for {path} ({type(error).__name__}): "
                 "is it running? the request is safe to repeat"
             ) from error
-        except (NoNodeError, NodeExistsError, NotEmptyError, BadVersionError):
-            raise  # each caller returns a value for these
+        except (NoNodeError, NodeExistsError):
+            raise  # callers make the parents, or take the node for made
         except NoAuthError as error:
             raise RefusedNode(path, error) from error
         except KazooException as error:
