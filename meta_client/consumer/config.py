@@ -55,14 +55,8 @@ class ConsumerConfig:
             raise ValueError(f"prefetch_bytes {self.prefetch_bytes}: one byte at least has to be fetched ahead")
         if self.duplicates_max < 0:
             raise ValueError(f"duplicates_max {self.duplicates_max} is negative: 0 remembers nothing")
-        times = (
-            self.fetch_timeout_s,
-            self.fetch_wait_s,
-            self.backoff_s_max,
-            self.commit_period_s,
-            self.redelivery_period_s,
-        )
-        if not all(time > 0 for time in (*times, self.watchdog_s)):  # nor is nan
+        times = (self.fetch_timeout_s, self.fetch_wait_s, self.backoff_s_max, self.commit_period_s, self.watchdog_s)
+        if not all(time > 0 for time in (*times, self.redelivery_period_s)):  # nor is nan
             raise ValueError(f"{self}: times must be positive")
         if self.fetch_wait_s > FETCH_WAIT_S_MAX:
             raise ValueError(f"fetch_wait_s {self.fetch_wait_s:g}: brokers wait {FETCH_WAIT_S_MAX} s at most")

@@ -73,17 +73,7 @@ class Consumer:
         self._closed = closed
         self._workers = workers or ThreadWorkers()
         self._tracker = tracker = OffsetTracker()
-        self._fetcher = Fetcher(
-            group,
-            connections,
-            tracker,
-            config.runners,
-            config.fetch_timeout_s,
-            config.fetch_wait_s,
-            self._may_deliver,
-            config.ahead,
-            self._workers,
-        )
+        self._fetcher = Fetcher(group, connections, tracker, config, self._may_deliver, self._workers)
         self._buffer = PullBuffer(self._fetcher.assignments, tracker, config.prefetch_bytes, self._fetcher.unpark)
         tracker.on_commit = self._buffer.report
         self._dead_letters = DeadLetterQueue(config, group, self._fetcher.assignments, self._workers)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from meta_client.consumer.assignments import Assignments
+from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetched_partition import FetchedPartition
 from meta_client.consumer.long_poll import LongPoll
 from meta_client.consumer.messages.batch import Batch
@@ -51,19 +52,17 @@ class FetchClient:
         group: str,
         connections: Transports,
         assignments: Assignments,
-        timeout_s: float,
-        wait_s: float,
+        config: ConsumerConfig,
         on_queued: Callable[[FetchedPartition], None],
     ) -> None:
-        """*timeout_s* limits an answer, beyond the time of a long poll; *on_queued* is called, usually on a reader
-        thread, with each partition whose long poll has ended."""
+        """*on_queued* is called, usually on a reader thread, with each partition whose long poll has ended."""
         self._routes = Routes()
         self._assignments = assignments
-        self._timeout_s = timeout_s
+        self._timeout_s = config.fetch_timeout_s  # of an answer, beyond the time of a long poll
         self._on_queued = on_queued
         self._group = group
         self._connections = connections
-        self._wait_ms = max(1, int(wait_s * 1000))
+        self._wait_ms = max(1, int(config.fetch_wait_s * 1000))
 
     def set_brokers(self, brokers: BrokerEntries) -> None:
         """Set the brokers that are up. Long polls at brokers that are no longer chosen are cancelled."""

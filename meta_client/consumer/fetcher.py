@@ -7,9 +7,9 @@ A partition's request is in one place, see PartitionState: its delivery is never
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import Literal
 
 from meta_client.consumer.assignments import Assignments
+from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.delay_queue import DelayQueue
 from meta_client.consumer.delivery import DeliveryFailure
 from meta_client.consumer.fetch_client import FetchClient, FetchReply
@@ -18,7 +18,7 @@ from meta_client.consumer.messages.batch import Batch, decode_batch
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.position import Seek
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
-from meta_client.consumer.workers import ThreadWorkers, Workers
+from meta_client.consumer.workers import Workers
 from meta_client.errors import text_of
 from meta_client.net.transport import Transports
 from meta_client.protocol.errors import BeyondEnd, Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
@@ -44,24 +44,18 @@ class Fetcher:
         group: str,
         connections: Transports,
         tracker: OffsetTracker,
-        runners: int,
-        fetch_timeout_s: float,
-        fetch_wait_s: float,
-        may_deliver: Callable[[], bool] = lambda: True,
-        ahead: Literal["stop", "end"] = "stop",  # as in ConsumerConfig
-        workers: Workers | None = None,
+        config: ConsumerConfig,
+        may_deliver: Callable[[], bool],
+        workers: Workers,
     ) -> None:
-        """*may_deliver* is called before each delivery, on the runner: False pauses. *workers*: threads by default."""
-        self._workers = workers or ThreadWorkers()
-        self._runners = runners
+        """*may_deliver* is called before each delivery, on the runner: False pauses."""
+        self._workers = workers
+        self._config = config
         self.assignments = Assignments(group, may_deliver, self._workers.condition())
         self._group = group
-        self._ahead = ahead
         self._tracker = tracker
         self._queue: DelayQueue[FetchedPartition | _Sweep] = DelayQueue(self._workers.condition())
-        self._fetch_client = FetchClient(
-            group, connections, self.assignments, fetch_timeout_s, fetch_wait_s, self._go_on
-        )
+        self._fetch_client = FetchClient(group, connections, self.assignments, config, self._go_on)
         # On a runner: the listener of a withdrawn partition has returned.
         self.on_returned: Callable[[], None] = lambda: None
         # On a runner: another member owns the partition, with *epoch*; the request is repeated until withdrawn.
@@ -71,7 +65,7 @@ class Fetcher:
     def start(self) -> None:
         """Start the runners."""
         self._queue.put(_Sweep(), SWEEP_S)
-        self._workers.start(self._run, self._runners, f"metaq {self._group} runner")
+        self._workers.start(self._run, self._config.runners, f"metaq {self._group} runner")
 
     def close(self) -> None:
         """Stop delivery and wait until none is in progress. Idempotent."""
@@ -125,7 +119,7 @@ class Fetcher:
     def statuses(self) -> list[PartitionStatus]:
         """Return the status of each assigned partition."""
         statuses = self.assignments.statuses()
-        if len(self.assignments.delivering()) < self._runners:
+        if len(self.assignments.delivering()) < self._config.runners:
             return statuses
         return [s._replace(state=FetchState.STARVED) if s.state is FetchState.FETCHING else s for s in statuses]
 
@@ -216,7 +210,7 @@ class Fetcher:
 
     def _on_beyond(self, request: FetchedPartition, end: int) -> None:
         """Handle an offset beyond the end: a promotion lost messages that were consumed from another replica."""
-        is_stop = self._ahead == "stop"
+        is_stop = self._config.ahead == "stop"
         _log.error(
             "offset beyond the end, %s group=%s partition=%s/%s offset=%d end=%d lost=%d",
             "the partition stops until somebody seeks" if is_stop else "going on at the end",

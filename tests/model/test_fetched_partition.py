@@ -71,9 +71,8 @@ class Consuming(RuleBasedStateMachine):
         self.is_leased = True
         self.is_session_lost = False
         self.pauses = 0
-        self.fetcher = Fetcher(
-            *("group", self.broker, self.tracker, 2, FETCH_S, WAIT_S, lambda: self.is_leased, "stop", self.workers)
-        )
+        config = ConsumerConfig(runners=2, fetch_timeout_s=FETCH_S, fetch_wait_s=WAIT_S)
+        self.fetcher = Fetcher("group", self.broker, self.tracker, config, lambda: self.is_leased, self.workers)
         self.buffer = PullBuffer(self.fetcher.assignments, self.tracker, 4 * SIZE, self.fetcher.unpark)
         self.tracker.on_commit = self.buffer.report
         subscriptions = {"heard": self.subscription(self.listen), "pulled": self.subscription(None)}
