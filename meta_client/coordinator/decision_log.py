@@ -10,7 +10,6 @@ Any thread. The lock guards appends and the map; fsync is awaited outside it, so
 import logging
 import secrets
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from journal.records.header import Lsn
 from journal.records.record import Decision, Epoch, Forget, Record
 from journal.records.xid import BranchKey, XaKey, Xid
 from journal.state.inspection import RecordReader, open_beside_writer
+from journal.state.wall_clock import wall_clock_ms
 from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
 from journal.wal.open_journal import make_end_durable
@@ -127,7 +127,7 @@ class DecisionLog:
         """Return the time since each unfinished decision, or since the log was compacted before it was opened. Reads no
         disk."""
         with self._lock:
-            now_ms = _now_ms()
+            now_ms = wall_clock_ms()
             return [max(0.0, (now_ms - decided_ms) / 1000) for decided_ms in self._decided_ms.values()]
 
     @property
@@ -147,7 +147,7 @@ class DecisionLog:
         """
         with self._lock:
             before = self._journal.end
-            self._decided_ms[xid] = _now_ms()
+            self._decided_ms[xid] = wall_clock_ms()
             self._unfinished[xid] = participants
             try:
                 self._append(Decision(self._key(xid), participants))
@@ -197,17 +197,13 @@ class DecisionLog:
         log.debug("decision log compacted path=%s unfinished=%d", self._storage.path, len(self._unfinished))
 
     def _append(self, record: Record) -> Lsn:
-        return self._journal.append(record, _now_ms()).lsn
+        return self._journal.append(record, wall_clock_ms()).lsn
 
     def _epoch(self) -> Epoch:
         return Epoch(self._journal.epoch, self.incarnation, FORMAT_VERSION)
 
     def _key(self, xid: Xid) -> BranchKey:
         return XaKey(xid, self.name.name)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _owner(storage: Storage, segment_bytes: int) -> LogName | None:

@@ -10,15 +10,17 @@ Any thread. The lock guards appends and the index; add() waits for the disk outs
 
 import logging
 import threading
-import time
 from pathlib import Path
 from typing import Self
+
+from msgspec.structs import replace
 
 from journal.errors import CorruptJournal, DirectoryInUse, ForeignJournal, StorageFailed
 from journal.records.dead_letters import DeadLetter, DeadLetterState
 from journal.records.decoders import decode
 from journal.records.header import Lsn, RecordHeader
 from journal.records.record import Epoch, Record
+from journal.state.wall_clock import wall_clock_ms
 from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
 from journal.wal.open_journal import make_end_durable
@@ -139,16 +141,9 @@ class DeadLetterStore:
         with self._lock:
             known = self._index.find(MessageAddress(message.topic, message.partition, message.offset))
             if known is None:
+                where = message.partition.broker_id, message.partition.number, message.offset, message.next_offset
                 stored = DeadLetter(
-                    message.topic,
-                    message.partition.broker_id,
-                    message.partition.number,
-                    message.offset,
-                    message.next_offset,
-                    _now_ms(),
-                    0,
-                    DeadLetterState.WAITING,
-                    text_of(error),
+                    *(message.topic, *where, wall_clock_ms()), 0, DeadLetterState.WAITING, text_of(error)
                 )
                 if self._index.bytes + DeadLetterEntry(stored, Lsn(0), len(frame)).cost > self._bytes_max:
                     raise StoreFull(
@@ -213,7 +208,7 @@ class DeadLetterStore:
             if (found := self._index.find(address)) is None:
                 return False
             attempts = found.record.attempts + (state is not DeadLetterState.DROPPED)
-            self._apply(_changed(found.record, state, attempts, reason))
+            self._apply(replace(found.record, state=state, attempts=attempts, reason=reason))
             self._maybe_compact()
             return True
 
@@ -234,9 +229,7 @@ class DeadLetterStore:
         queued = 0
         for found in list(self._index):
             body = self._body(found)
-            self._apply(
-                _changed(found.record, DeadLetterState.WAITING, found.record.attempts, found.record.reason), body
-            )
+            self._apply(replace(found.record, state=DeadLetterState.WAITING), body)
             if (queued := queued + len(body)) > CARRIED_AT_ONCE:
                 journal.wait_flushed(journal.end)
                 queued = 0
@@ -251,7 +244,7 @@ class DeadLetterStore:
         return self._journal.read(found.body_lsn, found.body_bytes)
 
     def _append(self, record: Record, body: bytes = b"") -> RecordHeader:
-        return self._journal.append(record, _now_ms(), [body] if body else [], len(body))
+        return self._journal.append(record, wall_clock_ms(), [body] if body else [], len(body))
 
     def _epoch(self) -> Epoch:
         return Epoch(self._journal.epoch, self._journal.incarnation, FORMAT_VERSION)
@@ -285,21 +278,3 @@ def message_of(found: DeadLetterEntry, body: bytes) -> ReceivedMessage:
         raise InvalidMessage(address.offset, f"{len(frames)} in the {len(body)} bytes of the dead letter {address}")
     ((_, _, message),) = frames
     return make_received(address.topic, address.partition, address.offset, message, record.next_offset)
-
-
-def _changed(record: DeadLetter, state: DeadLetterState, attempts: int, reason: str) -> DeadLetter:
-    return DeadLetter(
-        record.topic,
-        record.broker_id,
-        record.partition,
-        record.offset,
-        record.next_offset,
-        record.time_ms,
-        attempts,
-        state,
-        reason,
-    )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
