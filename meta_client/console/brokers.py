@@ -1,6 +1,5 @@
 """Asks ZooKeeper and every broker for what overview, replication and journal show."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -34,14 +33,8 @@ async def read_cluster(client: Client, reads: Reads) -> ShownCluster | Unknown:
     if isinstance(found, Unknown):
         return found
     urls = {url for view in found.brokers for url in (view.entry.master, *view.entry.slaves.values()) if url}
-    answers = await asyncio.gather(*(ask_broker(client, reads, url) for url in urls))
-    said = dict(zip(urls, answers, strict=True))
+    said = await reads.each(("stats",), urls, lambda url: _stats_of(client, url))
     return replace(found, brokers=tuple(view.answered(said) for view in found.brokers))
-
-
-async def ask_broker(client: Client, reads: Reads, url: BrokerUrl) -> Told | Unknown:
-    """Ask one broker process for its stats."""
-    return await reads.call(("stats", url), lambda: _stats_of(client, url))
 
 
 def _registered(client: Client) -> ShownCluster:

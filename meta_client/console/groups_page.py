@@ -1,9 +1,9 @@
 """Pages about consumer groups: lag, owners, members; and dead letters."""
 
-import asyncio
 import itertools
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -69,12 +69,9 @@ async def read_group_page(asked: Asked) -> Values:
 
 
 async def read_letters(asked: Asked) -> Values:
-    directories = asked.settings.dead_letters
-    found = await asyncio.gather(
-        *(asked.reads.call(("letters", one), lambda one=one: _letters(one), LIST_S) for one in directories)  # type: ignore[misc]
-    )
-    commands = [asked.settings.command("groups", "dead-letters", "resend", str(one), "--all") for one in directories]
-    stores = list(zip(map(str, directories), found, commands, strict=True))
+    found = await asked.reads.each(("letters",), asked.settings.dead_letters, _letters, LIST_S)
+    resend = partial(asked.settings.command, "groups", "dead-letters", "resend")
+    stores = [(str(one), letters, resend(str(one), "--all")) for one, letters in found.items()]
     return {"stores": stores, "preview": preview, "most": LETTERS_MAX}
 
 
@@ -82,21 +79,11 @@ async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) 
     """Ask every broker about its partitions of *listings*, each by itself; also return the silent ones."""
     ids = sorted({one.partition.broker_id for listing in listings for one in listing.progress})
     names = tuple(listing.group for listing in listings)
-    answers = await asyncio.gather(
-        *(
-            reads.call(("ends", names, broker_id), lambda broker_id=broker_id: _ends(client, listings, broker_id))  # type: ignore[misc]
-            for broker_id in ids
-        )
+    answers, unknown = await reads.each_broker(
+        ("ends", names), ids, lambda broker_id, tell: ask_ends(client, listings, tell, broker_id)
     )
     ends = Ends({}, frozenset(), frozenset(), {}, {}, time.time_ns() // 1_000_000)
-    unknown: dict[int, str] = {}
-    for broker_id, answer in zip(ids, answers, strict=True):
-        if isinstance(answer, Unknown):
-            unknown[broker_id] = answer.why
-            continue
-        one, told = answer
-        if told:
-            unknown[broker_id] = "; ".join(told)
+    for one in answers:
         ends = replace(
             ends,
             ranges={**ends.ranges, **one.ranges},
@@ -106,11 +93,6 @@ async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) 
             messages={**ends.messages, **one.messages},
         )
     return ends, unknown
-
-
-def _ends(client: Client, listings: list[GroupListing], broker_id: int) -> tuple[Ends, list[str]]:
-    told: list[str] = []
-    return ask_ends(client, listings, told.append, broker_id), told
 
 
 async def read_listings(client: Client, reads: Reads, names: list[str]) -> list[GroupListing] | Unknown:

@@ -3,7 +3,6 @@
 A branch is looked at with the functions of `metaq txn list`, `show` and `ledger`.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import Collection, Mapping
@@ -159,18 +158,13 @@ async def read_in_doubt(client: Client, reads: Reads) -> InDoubt | Unknown:
     masters = await reads.call("masters", lambda: _masters(client))
     if isinstance(masters, Unknown):
         return masters
-    found = await asyncio.gather(
-        *(
-            reads.call(("in doubt", broker_id), lambda i=broker_id, u=url: _listed(client, i, u), LIST_S)  # type: ignore[misc]
-            for broker_id, url in masters.items()
-            if url is not None
-        )
-    )
+    urls = {broker_id: url for broker_id, url in masters.items() if url is not None}
+    found = await reads.each(("in doubt",), urls, lambda broker_id: _listed(client, broker_id, urls[broker_id]), LIST_S)
     unknown = {broker_id: NO_MASTER for broker_id, url in masters.items() if url is None}
     prepared: list[ListedBranch] = []
     ledger: list[ListedBranch] = []
     left_out: list[tuple[int, XaKey]] = []
-    for broker_id, one in zip((i for i, url in masters.items() if url is not None), found, strict=True):
+    for broker_id, one in found.items():
         if isinstance(one, Unknown):
             unknown[broker_id] = one.why
             continue

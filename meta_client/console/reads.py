@@ -5,9 +5,10 @@ page that is refreshed does not pile up threads on a broker that does not answer
 """
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from journal.errors import JournalError
@@ -15,6 +16,7 @@ from meta_client.protocol.errors import MetaError
 from zk.errors import ZooKeeperError
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 THREADS_MAX: Final = 32
 RUNNING_MAX: Final = 256  # reads under way and waiting for a thread
@@ -56,6 +58,29 @@ class Reads:
         except ERRORS as error:
             return Unknown(" ".join(str(error).split()))
         return answer
+
+    async def each(
+        self, name: tuple[Hashable, ...], items: Iterable[K], call: Callable[[K], T], limit_s: float = LIMIT_S
+    ) -> dict[K, T | Unknown]:
+        """Return what *call* returns for each of *items*: all at once, each as by call()."""
+        keys = tuple(items)
+        calls = (self.call((*name, one), partial(call, one), limit_s) for one in keys)
+        return dict(zip(keys, await asyncio.gather(*calls), strict=True))
+
+    async def each_broker(
+        self, name: tuple[Hashable, ...], ids: Iterable[int], call: Callable[[int, Callable[[str], None]], T]
+    ) -> tuple[list[T], dict[int, str]]:
+        """Return the answers of brokers, each asked by itself, and the reasons, by broker, why one is missing, or not
+        whole as *call* tells its second argument."""
+
+        def ask(broker_id: int) -> tuple[T, list[str]]:
+            told: list[str] = []
+            return call(broker_id, told.append), told
+
+        answers = await self.each(name, ids, ask)
+        told = {one: [it.why] if isinstance(it, Unknown) else it[1] for one, it in answers.items()}
+        found = [it[0] for it in answers.values() if not isinstance(it, Unknown)]
+        return found, {broker_id: "; ".join(lines) for broker_id, lines in told.items() if lines}
 
     def _ended(self, key: Hashable, done: "asyncio.Future[Any]") -> None:
         del self._running[key]

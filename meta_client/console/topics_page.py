@@ -1,7 +1,5 @@
 """Pages about topics: the list, one topic's partitions, its messages, one message."""
 
-import asyncio
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -108,25 +106,10 @@ async def read_ranges(
     by_broker: dict[int, list[TopicPartition]] = {}
     for key in keys:
         by_broker.setdefault(key[1].broker_id, []).append(key)
-    answers = await asyncio.gather(
-        *(reads.call(("ranges", tuple(some)), lambda some=some: _ranges(client, some)) for some in by_broker.values())  # type: ignore[misc]
+    answers, unknown = await reads.each_broker(
+        ("ranges", tuple(keys)), by_broker, lambda broker_id, tell: Positions(client, tell).ranges(by_broker[broker_id])
     )
-    found: dict[TopicPartition, Range] = {}
-    unknown: dict[int, str] = {}
-    for broker_id, answer in zip(by_broker, answers, strict=True):
-        if isinstance(answer, Unknown):
-            unknown[broker_id] = answer.why
-            continue
-        ranges, told = answer
-        found |= ranges
-        if told:
-            unknown[broker_id] = "; ".join(told)
-    return found, unknown
-
-
-def _ranges(client: Client, keys: list[TopicPartition]) -> tuple[Mapping[TopicPartition, Range], list[str]]:
-    told: list[str] = []
-    return Positions(client, told.append).ranges(keys), told
+    return {key: held for answer in answers for key, held in answer.items()}, unknown
 
 
 async def _partitions(asked: Asked, topic: str) -> list[Partition] | Unknown:
@@ -141,17 +124,10 @@ async def _search(asked: Asked, topic: str, partitions: list[Partition], values:
     if len(given["key"]) > TEXT_MAX:
         raise InvalidQuery(f"a key has {TEXT_MAX} characters at most")
     wanted = Wanted(key=given["key"] or None, message_id=_id(given["id"]), since_ms=_since_ms(given["at"]))
-    answers = await asyncio.gather(
-        *(
-            asked.reads.call(
-                ("search", topic, one, wanted),
-                lambda one=one: search(client, topic, one, wanted),  # type: ignore[misc]
-                SEARCH_S,
-            )
-            for one in partitions
-        )
+    answers = await asked.reads.each(
+        ("search", topic, wanted), partitions, lambda one: search(client, topic, one, wanted), SEARCH_S
     )
-    for partition, answer in zip(partitions, answers, strict=True):
+    for partition, answer in answers.items():
         if isinstance(answer, Unknown):
             values["failures"].append((partition, answer.why))
         else:
