@@ -4,7 +4,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,19 +123,13 @@ class XaVerbs:
     def report(self, key: XaKey, broker_id: int) -> dict[str, Any]:
         """Return what the broker tells of branch *key*, as branch_report.py writes it; nothing of a broker without
         that. Raises XaError."""
-        deadline = Deadline(REQUEST_TIMEOUT_S)
-        what = f"{BranchVerb.SHOW} {key.xid} on broker {broker_id}"
+        command = BranchCommand(BranchVerb.SHOW, key, "", "", next_opaque())
+        if (answer := self._ask(BRANCH, command, key, broker_id)) is None:
+            return {}
         try:
-            connection = self.connect(broker_id, deadline)
-            if BRANCH not in connection.capabilities(deadline.remaining_s()).extensions:
-                return {}
-            command = BranchCommand(BranchVerb.SHOW, key, "", "", next_opaque())
-            answer = wait_result(connection.submit(command), deadline.remaining_s(), what)
             return msgspec.json.decode(answer.message, type=dict[str, Any])
-        except XaError:
-            raise
-        except (ZooKeeperError, MetaError, msgspec.MsgspecError) as error:
-            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
+        except msgspec.MsgspecError as error:
+            raise self.unreachable(command.verb, key, broker_id, error) from error
 
     def traceparent(self, key: XaKey, broker_id: int) -> str | None:
         """Return the trace context of a live branch's first message; None: there is none, or the broker does not
@@ -150,20 +144,23 @@ class XaVerbs:
     def record_finding(self, verb: BranchVerb, key: XaKey, broker_id: int, who: str, why: str, evidence: str) -> bool:
         """Put a finding about *key* on the broker's ledger (MIXED, HAZARD); durable on return. Texts that are too long
         are cut. False: this broker has no ledger. Raises XaError."""
+        who, why, evidence = _cut(who, WHO_BYTES_MAX), _cut(why, WHY_BYTES_MAX), _cut(evidence, EVIDENCE_BYTES_MAX)
+        command = BranchCommand(verb, key, who, why, next_opaque(), evidence)
+        return self._ask(LEDGER, command, key, broker_id) is not None
+
+    def _ask(self, extension: str, command: BranchCommand, key: XaKey, broker_id: int) -> Result | None:
+        """Return the answer to *command*; None if the broker lacks *extension*. Raises XaError."""
         deadline = Deadline(REQUEST_TIMEOUT_S)
-        what = f"{verb} {key.xid} on broker {broker_id}"
-        texts = (_cut(who, WHO_BYTES_MAX), _cut(why, WHY_BYTES_MAX), _cut(evidence, EVIDENCE_BYTES_MAX))
         try:
             connection = self.connect(broker_id, deadline)
-            if LEDGER not in connection.capabilities(deadline.remaining_s()).extensions:
-                return False
-            command = BranchCommand(verb, key, texts[0], texts[1], next_opaque(), texts[2])
-            wait_result(connection.submit(command), deadline.remaining_s(), what)
+            if extension not in connection.capabilities(deadline.remaining_s()).extensions:
+                return None
+            what = _what(command.verb, key.xid, broker_id)
+            return wait_result(connection.submit(command), deadline.remaining_s(), what)
         except XaError:
             raise
         except (ZooKeeperError, MetaError) as error:
-            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
-        return True
+            raise self.unreachable(command.verb, key, broker_id, error) from error
 
     def request(self, verb: TransactionVerb, key: XaKey, timeout_seconds: int | None = None) -> TransactionCommand:
         """Return the request of *verb*."""
@@ -207,7 +204,9 @@ class XaVerbs:
                 return ClientXaError(code, str(error), what)
         return ClientXaError(XaCode.XAER_RMFAIL, str(error), what)  # the connection broke, or broke the protocol
 
-    def unreachable(self, verb: TransactionVerb, key: XaKey, broker_id: int, error: Exception) -> ClientXaError:
+    def unreachable(
+        self, verb: TransactionVerb | BranchVerb, key: XaKey, broker_id: int, error: Exception
+    ) -> ClientXaError:
         """Return the error for a *verb* that could not be sent."""
         return ClientXaError(XaCode.XAER_RMFAIL, str(error), _what(verb, key.xid, broker_id))
 
@@ -230,19 +229,19 @@ class XaVerbs:
         failures = {broker_id: str(no_master(broker_id)) for broker_id in self._topology.read_absent(masters)}
         keys: dict[int, tuple[XaKey, ...]] = {}
         deadline = Deadline(REQUEST_TIMEOUT_S)
-        waiting: dict[int, Callable[[], Result]] = {}
+        waiting: dict[int, PendingReply] = {}
         for broker_id, url in masters.items():
-            what = f"RECOVER on broker {broker_id}"
+            command = TransactionCommand(
+                None, self._session_id, TransactionVerb.RECOVER, None, qualifier, next_opaque()
+            )
             try:
-                connection = self._connections.get(url, deadline.remaining_s())
-                reply = connection.submit(self._recover(qualifier))
+                waiting[broker_id] = self._connections.get(url, deadline.remaining_s()).submit(command)
             except (ConnectionLost, TooManyRequests) as error:
-                failures[broker_id] = f"{what}: {error}"
-            else:
-                waiting[broker_id] = _waiter(reply, deadline, what)
-        for broker_id, wait in waiting.items():
+                failures[broker_id] = f"RECOVER on broker {broker_id}: {error}"
+        for broker_id, reply in waiting.items():
             try:
-                listed = parse_keys(wait().message)
+                answer = wait_result(reply, deadline.remaining_s(), f"RECOVER on broker {broker_id}")
+                listed = parse_keys(answer.message)
             except MetaError as error:
                 failures[broker_id] = str(error)
                 continue
@@ -250,10 +249,6 @@ class XaVerbs:
                 key for key in listed if isinstance(key, XaKey) and qualifier in (None, key.qualifier)
             )
         return Listing(keys, dict(sorted(failures.items())))
-
-    def _recover(self, qualifier: str | None) -> TransactionCommand:
-        """Return a RECOVER request, of every qualifier if None."""
-        return TransactionCommand(None, self._session_id, TransactionVerb.RECOVER, None, qualifier, next_opaque())
 
     def _candidates(self, topics: Collection[str], deadline: Deadline) -> list[int]:
         if not topics:
@@ -266,9 +261,5 @@ def _cut(text: str, bytes_max: int) -> str:
     return text.encode()[:bytes_max].decode(errors="ignore")
 
 
-def _what(verb: TransactionVerb, xid: Xid, broker_id: int) -> str:
+def _what(verb: TransactionVerb | BranchVerb, xid: Xid, broker_id: int) -> str:
     return f"{verb} {xid} on broker {broker_id}"
-
-
-def _waiter(reply: PendingReply, deadline: Deadline, what: str) -> Callable[[], Result]:
-    return lambda: wait_result(reply, deadline.remaining_s(), what)
