@@ -13,7 +13,7 @@ CLASSES := .venv/spark-classes.jsa
 DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs journal/FORMAT.md meta_client/protocol/PROTOCOL.md
 PLAIN := (?:for ever|but for|by then|of theirs)\b|[\w'-]+
 
-.PHONY: help setup demo test test-fast coverage coverage-piece coverage-report check advisories format lock bench docs
+.PHONY: help setup demo test test-fast test-oldest coverage coverage-piece coverage-report check advisories format lock bench docs
 .PHONY: crash fuzz soak clean
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort
@@ -44,6 +44,16 @@ $(CLASSES): $(STAMP)
 
 test-fast: $(STAMP)  ## The tests that start no server: units and models
 	@$(BIN)/python -m pytest -n 2 --dist loadscope -m "not servers" $(PYTEST_ARGS)
+
+# Users have older versions of what metaq needs, because others of their packages do.
+OLDEST := build/oldest
+USERS := sql,mysql,postgres,asyncpg,django,zope,console,compression,otel,arrow,object-storage
+test-oldest: $(STAMP)  ## The tests of test-fast, with the oldest versions of dependencies that pyproject.toml allows
+	@rm -rf $(OLDEST) && $(BIN)/python -m venv --without-pip $(OLDEST)
+	@$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct --editable ".[$(USERS)]"
+	@$(BIN)/uv pip freeze --quiet --python $(OLDEST)/bin/python --exclude-editable >$(OLDEST)/versions.txt
+	@$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --constraints $(OLDEST)/versions.txt --editable ".[dev]"
+	@$(OLDEST)/bin/python -m pytest -n 2 --dist loadscope -m "not servers" -o filterwarnings=default $(PYTEST_ARGS)
 
 # In pieces, which may be run one by one, on one machine or copied from several: PIECES="tests/journal tests/zk/session".
 # A program that a test kills by its handle writes its counts down first; one that is killed otherwise takes them along.

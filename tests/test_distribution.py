@@ -176,6 +176,41 @@ with MemoryCluster({"orders": 2}) as cluster, cluster.client() as client:
 """
 
 
+EVERY_COMMAND: Final = """
+from importlib.metadata import entry_points
+from click.testing import CliRunner
+from meta_client.cli.main import metaq
+names = {point.name for point in entry_points(group="metaq.commands")}
+assert len(names) > 20
+for name in sorted(names):
+    done = CliRunner().invoke(metaq, [name, "--help"])
+    assert done.exit_code == 0 or "pip install 'metaq-broker[" in done.output, (name, done.output, done.exception)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_it_runs_with_the_oldest_versions_that_it_allows(sdist: Path, tmp_path: Path) -> None:
+    """Other packages of a user's hold them back. `make test-oldest` runs many more tests with these."""
+    venv.create(home := tmp_path / "home", with_pip=False)
+    uv = Path(sys.executable).with_name("uv")
+    install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", home / "bin/python"]
+    done = subprocess.run(
+        [*install, "--resolution", "lowest-direct", f"{sdist}[sql]"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    if "client error" in done.stderr or "dns error" in done.stderr:
+        pytest.skip(f"the package index can't be reached: {done.stderr[-200:]}")
+    assert done.returncode == 0, done.stderr
+    for code in (SENT, EVERY_COMMAND):
+        done = subprocess.run(
+            [home / "bin/python", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 @pytest.mark.timeout(300)
 def test_it_installs_and_runs_on_each_python_that_is_here(version: str, sdist: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ _COUNTS: Final = re.compile(r"(0|[1-9][0-9]{0,9}):([1-9][0-9]{0,4})", re.ASCII)
 T = TypeVar("T")
 
 
-class Parsed(click.ParamType[T], Generic[T]):
+class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # a subscript fails before click 8.4
     """Option type *name*: a text as *parse* reads it, which raises ValueError with what to tell of any other."""
 
     def __init__(self, name: str, parse: Callable[[str], T]) -> None:

@@ -94,8 +94,8 @@ class Relay:
         self._batch = RelayBatch(WAITING)  # the last one
         self._has_moved = False  # by the last pass: there may be more
         self._earlier = EarlierBatches(client)
-        self._topics = Waits[str]("topic")
-        self._brokers = Waits[int]("broker")
+        self._topics = Waits[str]("messages wait topic=%s reason=%s")
+        self._brokers = Waits[int]("messages wait broker=%s reason=%s")
         self._turns = itertools.count()  # of messages that may go anywhere
         self._backoff = Backoff()
         self._check_at = 0.0  # when the generation is read again

@@ -17,10 +17,11 @@ _K = TypeVar("_K", str, int)
 
 
 class Waits(Generic[_K]):
-    """Things of one kind, *what*, that are passed over for a while. What is due is still listed while it is tried."""
+    """Things of one kind that are passed over for a while, logged by *template*. What is due is still listed while it
+    is tried."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, template: str) -> None:
+        self._template = template
         self._until: dict[_K, float] = {}
         self._told: defaultdict[_K, set[Hashable]] = defaultdict(set)  # kinds of reasons
 
@@ -32,7 +33,7 @@ class Waits(Generic[_K]):
             self._told.pop(key, None)
         if (kind := _kind_of(error)) not in self._told[key]:
             self._told[key].add(kind)
-            log.warning("messages wait %s=%s reason=%s", self._what, key, one_line(error))
+            log.warning(self._template, key, one_line(error))
         self._until[key] = now + max(PASS_OVER_S, min(3 * (now - began), PASS_OVER_S_MAX))
 
     def over(self, now: float) -> set[_K]:
