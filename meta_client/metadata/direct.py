@@ -91,6 +91,10 @@ class DirectTopology:
         """Return the address of a broker; None if it is not listed or has never answered."""
         return next((url for url, known in self._ids.items() if known == broker_id), None)
 
+    def is_up(self, broker_id: int) -> bool:
+        """Return whether a broker gave an answer when it was last asked about any topic; never waits."""
+        return any(broker_id in seen.view.urls for seen in tuple(self._seen.values()))
+
     def close(self) -> None:
         """Do nothing: it owns no resources. Idempotent."""
 

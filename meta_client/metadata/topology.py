@@ -80,6 +80,8 @@ class Directory(Protocol):
 
     def master_url(self, broker_id: int) -> BrokerUrl | None: ...
 
+    def is_up(self, broker_id: int) -> bool: ...
+
     def start(self) -> None: ...
 
     def close(self) -> None: ...
@@ -166,6 +168,10 @@ class Topology:
     def master_url(self, broker_id: int) -> BrokerUrl | None:
         """Return the last known address of a broker id's master, which may be gone; None if never seen."""
         return self._masters.get(broker_id)
+
+    def is_up(self, broker_id: int) -> bool:
+        """Return whether a broker is up as last seen in any view; never waits."""
+        return any(broker_id in view.urls for view in tuple(self._views.values()))
 
     def _publish(self, topic: str, timeout_s: float) -> TopicView:
         done: Future[TopicView] = Future()

@@ -2,14 +2,16 @@
 
 import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from meta_client.errors import Destination, NoBroker
+from meta_client.errors import Destination, NoBroker, NoPartition
 from meta_client.metadata.topology import Directory, TopicView
 from meta_client.outbox.rows import OutboxRow
+from meta_client.outbox.waits import PassedOver
 from meta_client.producer.outgoing import available_in, view_of
 from meta_client.producer.producer import SEND_TIMEOUT_S, Producer
+from meta_client.transactions.statements import one_line
 from zk.tree.nodes import Partition
 
 LOOKS_S: Final = 0.5  # of a batch, for topics that the client has not seen: thousands of them take many seconds
@@ -27,15 +29,13 @@ class ChosenPartition(NamedTuple):
 
 
 class Destinations:
-    """Destinations of one batch. *blocked*: brokers that get nothing in it, up or not. *turns* count messages that may
-    go anywhere."""
+    """Destinations of one batch. *over*: what gets nothing in it, up or not. *turns* count messages that may go
+    anywhere."""
 
-    def __init__(
-        self, directory: Directory, producer: Producer, blocked: Collection[int], turns: Iterator[int]
-    ) -> None:
+    def __init__(self, directory: Directory, producer: Producer, over: PassedOver, turns: Iterator[int]) -> None:
         self._directory = directory
         self._producer = producer
-        self._blocked = blocked
+        self._over = over
         self._open: dict[str, tuple[TopicView, tuple[Partition, ...], frozenset[int]]] = {}
         self._turns = turns
         self._looks_end = math.inf
@@ -50,10 +50,18 @@ class Destinations:
         return ChosenPartition(chosen, chosen.broker_id in brokers)
 
     def check(self, topic: str, broker_id: int) -> None:
-        """Raise NoBroker or NoPartition unless a broker takes messages of *topic* now."""
-        *_, brokers = self._open.get(topic) or self._look(topic)
-        if broker_id not in brokers:
-            raise NoBroker("it is not up", Destination(topic, broker=broker_id))
+        """Raise NoBroker unless a broker takes messages now; NoPartition if it takes others than those of *topic*;
+        NotSeen."""
+        where, why = Destination(topic, broker=broker_id), "it is not up"
+        try:
+            *_, brokers = self._open.get(topic) or self._look(topic)
+        except (NoBroker, NoPartition) as error:
+            brokers, why = frozenset(), one_line(error)
+        if broker_id in brokers:
+            return
+        if self._directory.is_up(broker_id):
+            raise NoPartition(f"broker {broker_id} does not offer this topic: create it there, or wait", where)
+        raise NoBroker(why, where)
 
     def _look(self, topic: str) -> tuple[TopicView, tuple[Partition, ...], frozenset[int]]:
         if self._directory.maybe_view(topic) is None:
@@ -62,7 +70,8 @@ class Destinations:
             self._looks_end = min(self._looks_end, now + LOOKS_S)
         view = view_of(self._directory, topic, SEND_TIMEOUT_S)
         available = available_in(view)
-        partitions = tuple(each for each in available if each.broker_id not in self._blocked)
+        closed = {*self._over.brokers, *(broker_id for name, broker_id in self._over.places if name == topic)}
+        partitions = tuple(each for each in available if each.broker_id not in closed)
         if not partitions:
             ids = ", ".join(map(str, sorted({each.broker_id for each in available})))
             raise NoBroker(f"broker {ids} takes no messages at the moment", Destination(topic))

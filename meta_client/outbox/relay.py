@@ -10,8 +10,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -25,10 +25,10 @@ from meta_client.outbox.earlier_batches import EarlierBatches
 from meta_client.outbox.engines import engine_at
 from meta_client.outbox.errors import NoOutbox, outbox_errors, refusal_in
 from meta_client.outbox.relay_batch import BrokerRefuses, RelayBatch, Unsendable
-from meta_client.outbox.relay_state import BatchBranch, RelayState, branches_of
+from meta_client.outbox.relay_state import BatchBranch, RelayCounts, RelayState, branches_of
 from meta_client.outbox.rows import DEFERRED_ROWS, WAITING, OutboxRow, OutboxStatus
 from meta_client.outbox.tables import RELAY_TABLE, is_complete
-from meta_client.outbox.waits import PASS_OVER_S, Waits
+from meta_client.outbox.waits import PASS_OVER_S, PassedOver, Waits
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
 from meta_client.protocol.errors import MetaError, XaError
@@ -49,15 +49,6 @@ STATUS_S: Final = 5.0
 CHECK_S: Final = 1.0
 COMMIT_S: Final = 1.0  # wait for brokers; then messages for those that have not committed are deferred
 CLOSE_S: Final = 20.0  # exceeds the wait for any single answer
-
-
-@dataclass(frozen=True, slots=True)
-class RelayCounts:
-    """Totals since the start. Immutable."""
-
-    moved: int = 0  # messages
-    refused: int = 0  # messages set aside
-    failed_passes: int = 0
 
 
 class Relay:
@@ -96,6 +87,7 @@ class Relay:
         self._earlier = EarlierBatches(client)
         self._topics = Waits[str]("messages wait topic=%s reason=%s")
         self._brokers = Waits[int]("messages wait broker=%s reason=%s")
+        self._places = Waits[tuple[str, int]]("messages wait topic=%s broker=%s reason=%s")
         self._turns = itertools.count()  # of messages that may go anywhere
         self._backoff = Backoff()
         self._check_at = 0.0  # when the generation is read again
@@ -170,6 +162,11 @@ class Relay:
         """Brokers that take no messages at present: those for them wait. Any thread."""
         return self._brokers.listed
 
+    @property
+    def places_away(self) -> tuple[tuple[str, int], ...]:
+        """Topics and brokers that are up and do not offer them: deferred messages for these wait. Any thread."""
+        return self._places.listed
+
     def __enter__(self) -> Self:
         """Begin to move. Raises NoOutbox, Unreachable."""
         self.check()
@@ -233,25 +230,27 @@ class Relay:
     def _move(self) -> bool:
         """Move a batch; return True if there may be more."""
         now = time.monotonic()
-        topics, brokers = self._topics.over(now), self._brokers.over(now)
+        over = PassedOver(self._topics.over(now), self._brokers.over(now), self._places.over(now))
         with self._engine.connect() as connection:
             began = time.monotonic()
-            if not self._has_moved and not rows.has_any(connection, topics, brokers):
-                self._topics.keep(topics)
-                self._brokers.keep(brokers)
+            if not self._has_moved and not rows.has_any(connection, over):
+                self._topics.keep(over.topics)
+                self._brokers.keep(over.brokers)
+                self._places.keep(over.places)
                 self._look_s = time.monotonic() - began
                 return False
             self._check_newest(connection, now)
             connection.rollback()
             recorded = rows.lock(connection)  # before MySQL takes the snapshot that reads see: what others did is in it
             left = self._earlier.left(recorded.batches)
-            if late := [branch for branch in left if branch.broker_id not in brokers]:
+            if late := [branch for branch in left if branch.broker_id not in over.brokers]:
                 self._commit_earlier(late, connection)
                 return True
-            again = self._move_batch(connection, topics, brokers, RelayState(tuple(left), recorded.deferred))
+            again = self._move_batch(connection, over, RelayState(tuple(left), recorded.deferred))
         sent = self._batch.sent
         self._topics.drop({row.topic for row, _ in sent})
         self._brokers.drop({handle.partition.broker_id for _, handle in sent})
+        self._places.drop({(row.topic, handle.partition.broker_id) for row, handle in sent})
         return again
 
     def _commit_earlier(self, late: Sequence[BatchBranch], connection: Connection) -> None:
@@ -260,24 +259,22 @@ class Relay:
         undone = [branch for branch in late if branch.broker_id in rows.brokers_of(connection, branch.gtrid)]
         connection.rollback()  # unlocked: a broker may take seconds to answer
         self._earlier.confirm(set(late).difference(undone))
-        for branch in undone:
+        for branch in sorted(undone, key=lambda each: self._brokers.due_at(each.broker_id)):
             try:
                 self._earlier.commit(branch)
             except Unreachable as error:
                 self._brokers.add(branch.broker_id, error, self._began)
+                return  # others go before the next one is tried
 
-    def _move_batch(
-        self, connection: Connection, topics: Collection[str], brokers: Collection[int], state: RelayState
-    ) -> bool:
-        """Move the oldest messages, deferred ones first, except *topics* and *brokers*, which are passed over;
-        return True if there may be more."""
+    def _move_batch(self, connection: Connection, over: PassedOver, state: RelayState) -> bool:
+        """Move the oldest messages, deferred ones first; return True if there may be more."""
         branches: list[BatchBranch] = []
         is_full = False
         try:
             # It waits for the brokers: a batch that is prepared later may be committed earlier.
             with self._client.transaction(connection, wait=COMMIT_S) as transaction:
                 transaction.join(self._producer)
-                is_full, deferred = self._fill_batch(connection, topics, brokers, state.deferred)
+                is_full, deferred = self._fill_batch(connection, over, state.deferred)
                 if sent := self._batch.sent:
                     self._batch.source.remove(connection, [row.id for row, _ in sent])
                 branches = branches_of(transaction.gtrid, (handle.partition.broker_id for _, handle in sent))
@@ -291,22 +288,23 @@ class Relay:
         return is_full or batch.source is DEFERRED_ROWS or bool(batch.deferred or batch.unseen)
 
     def _fill_batch(
-        self, connection: Connection, topics: Collection[str], brokers: Collection[int], deferred: Sequence[int]
+        self, connection: Connection, over: PassedOver, deferred: Sequence[int]
     ) -> tuple[bool, tuple[int, ...]]:
         """Send messages of a batch, and defer those for brokers that take none; return whether there may be more, and
         the brokers for which some are deferred."""
-        ready = set(deferred).difference(brokers)
+        ready = set(deferred).difference(over.brokers)
         if ready:
-            count = 1 if ready.intersection(self._brokers.listed) else self._limit  # a broker is tried with one
-            found = DEFERRED_ROWS.oldest(connection, count, BYTES_MAX, passed_over=topics, brokers=ready)
-            if found:
+            tried = sorted(ready.intersection(self._brokers.listed), key=self._brokers.due_at)  # with one message
+            for those, count in (*(({one}, 1) for one in tried), (ready.difference(tried), self._limit)):
+                if not (found := rows.oldest_deferred(connection, count, BYTES_MAX, over, those)):
+                    continue
                 self._batch = RelayBatch(DEFERRED_ROWS)
-                self._batch.send_deferred(found, self._destinations(brokers), self._producer)
+                self._batch.send_deferred(found, self._destinations(over), self._producer)
                 self._pass_over()
                 return True, tuple(deferred)
         left = {one for one in deferred if one not in ready or rows.has_deferred(connection, one)}
-        found = WAITING.oldest(connection, self._limit, BYTES_MAX, passed_over=topics)
-        self._batch.send(found, self._destinations(brokers), self._producer)
+        found = WAITING.oldest(connection, self._limit, BYTES_MAX, passed_over=over.topics)
+        self._batch.send(found, self._destinations(over), self._producer)
         self._pass_over()
         if moved := self._batch.deferred:
             rows.defer(connection, moved)
@@ -314,14 +312,16 @@ class Relay:
         is_full = len(found) == self._limit or bool(found and found[-1].until >= BYTES_MAX)
         return is_full, tuple(sorted(left))
 
-    def _destinations(self, closed: Collection[int]) -> Destinations:
-        return Destinations(self._client.topology, self._producer, closed, self._turns)
+    def _destinations(self, over: PassedOver) -> Destinations:
+        return Destinations(self._client.topology, self._producer, over, self._turns)
 
     def _pass_over(self) -> None:
         for topic, error in self._batch.topics.items():
             self._topics.add(topic, error, self._began)
         for broker_id, error in self._batch.brokers.items():
             self._brokers.add(broker_id, error, self._began)
+        for place, error in self._batch.places.items():
+            self._places.add(place, error, self._began)
 
     def _check_newest(self, connection: Connection, now: float) -> None:
         """Check once a second that the database was not restored to an earlier time: rows that were moved would be

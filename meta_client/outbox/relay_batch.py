@@ -43,6 +43,7 @@ class RelayBatch:
         self.topics: dict[str, Exception] = {}  # that no broker takes
         self.unseen = set[str]()  # topics that are left to the next batch
         self.brokers: dict[int, Exception] = {}  # that are away, of deferred messages
+        self.places: dict[tuple[str, int], Exception] = {}  # topics, of these, that a broker does not offer
 
     def send(self, waiting: Sequence[OutboxRow], destinations: Destinations, producer: Producer) -> None:
         """Send messages, without waiting for brokers. Raises Unsendable, BrokerRefuses."""
@@ -68,12 +69,17 @@ class RelayBatch:
         BrokerRefuses."""
         for row in waiting:
             partition = parse_partition(row.partition or "")
-            if partition.broker_id in self.brokers:
+            place = row.topic, partition.broker_id
+            if partition.broker_id in self.brokers or place in self.places or row.topic in self.unseen:
                 continue
             try:
-                destinations.check(row.topic, partition.broker_id)
-            except (NoPartition, NoBroker) as error:
+                destinations.check(*place)
+            except NoPartition as error:
+                self.places[place] = error
+            except NoBroker as error:
                 self.brokers[partition.broker_id] = error
+            except NotSeen:
+                self.unseen.add(row.topic)
             else:
                 self._add(row, partition, producer)
 

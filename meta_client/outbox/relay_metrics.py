@@ -50,6 +50,7 @@ def ready(relay: Relay) -> Health:
         return Health((f"it has waited for {age_s:.0f} s, for the database or for a broker",))
     without = [f"messages of topic {topic} wait for a broker" for topic in relay.waiting_for]
     away = [f"messages wait for broker {broker_id}" for broker_id in relay.brokers_away]
+    away += [f"messages of topic {topic} wait for broker {broker_id}" for topic, broker_id in relay.places_away]
     return Health((*((relay.trouble,) if relay.trouble else ()), *without, *away))
 
 

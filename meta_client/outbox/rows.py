@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from meta_client.outbox.errors import NoOutbox, RowsChanged
 from meta_client.outbox.relay_state import BatchBranch, RelayState, load
 from meta_client.outbox.tables import ASIDE, DEFERRED, OUTBOX, RELAY, RELAY_TABLE, tables
+from meta_client.outbox.waits import PassedOver
 from meta_client.protocol.trace_context import split_traceparent
 from meta_client.sql.core import (
     ARRAY,
@@ -24,6 +25,7 @@ from meta_client.sql.core import (
     known_column,
     known_table,
     select,
+    tuple_,
     update,
 )
 from meta_client.sql.executor import Executor
@@ -89,10 +91,10 @@ def _by_id(table: Table) -> Delete:
     return delete(table).where(table.c.id == bindparam("the_id"))
 
 
-def _copy(source: Table, to: Table, **others: Any) -> Insert:
-    """Return the statement that copies the row `the_id` from one table to another."""
-    found = select(*(source.c[name] for name in _MESSAGE), *others.values()).where(source.c.id == bindparam("the_id"))
-    return insert(to).from_select([*_MESSAGE, *others], found)
+def _copy(source: Table, to: Table, *where: Any, **others: Any) -> Insert:
+    """Return the statement that copies the row `the_id`, or those *where*, from one table to another."""
+    found = select(*(source.c[name] for name in _MESSAGE), *others.values())
+    return insert(to).from_select([*_MESSAGE, *others], found.where(*where or (source.c.id == bindparam("the_id"),)))
 
 
 def _counted(table: Table) -> Any:
@@ -108,7 +110,11 @@ def _span(table: Table) -> Select[Any]:
 
 _DEFER: Final = _copy(OUTBOX, DEFERRED, broker_id=bindparam("the_broker"), destination=bindparam("the_destination"))
 _BACK: Final = _copy(ASIDE, OUTBOX), _by_id(ASIDE)
-_PUT_BACK: Final = _copy(DEFERRED, OUTBOX), _by_id(DEFERRED)
+_RELEASED: Final = (
+    DEFERRED.c.broker_id == bindparam("broker"),
+    DEFERRED.c.id.between(bindparam("first"), bindparam("last")),
+)
+_PUT_BACK: Final = _copy(DEFERRED, OUTBOX, *_RELEASED), delete(DEFERRED).where(*_RELEASED)
 _STATUS: Final = select(
     func.now(),
     _counted(OUTBOX),
@@ -150,7 +156,8 @@ class RowSource:
         self._set_aside = _copy(table, ASIDE, reason=bindparam("the_reason"))
 
     def has_any(self, connection: Connection, **due: Collection[Any]) -> bool:
-        """Return whether a row is *due*: passed_over, topics of none; brokers, of deferred ones."""
+        """Return whether a row is *due*: passed_over, topics of none; brokers and
+        places, of deferred ones."""
         return connection.scalar(self._first, {name: list(values) for name, values in due.items()}) is not None
 
     def oldest(
@@ -183,6 +190,7 @@ DEFERRED_ROWS: Final = RowSource(
     "destination",
     DEFERRED.c.topic.not_in(_NOT_OVER),
     DEFERRED.c.broker_id.in_(bindparam("brokers", expanding=True)),
+    tuple_(DEFERRED.c.topic, DEFERRED.c.broker_id).not_in(bindparam("places", expanding=True)),
 )
 
 
@@ -227,15 +235,25 @@ def generation(connection: Connection) -> int:
     return int(connection.scalar(_GENERATION) or 0)
 
 
-def has_any(connection: Connection, topics: Collection[str], brokers: Collection[int]) -> bool:
-    """Return whether messages wait, except *topics* and *brokers*, which are passed over."""
-    deferred = set(read_state(connection).deferred).difference(brokers)
-    return bool(deferred) or WAITING.has_any(connection, passed_over=topics)
+def has_any(connection: Connection, over: PassedOver) -> bool:
+    """Return whether messages wait, except those *over*."""
+    ready = set(read_state(connection).deferred).difference(over.brokers)
+    if ready and DEFERRED_ROWS.has_any(connection, passed_over=over.topics, brokers=ready, places=over.places):
+        return True
+    return WAITING.has_any(connection, passed_over=over.topics)
+
+
+def oldest_deferred(
+    connection: Connection, count_max: int, bytes_max: int, over: PassedOver, brokers: Collection[int]
+) -> Sequence[OutboxRow]:
+    """Return the first rows for *brokers*, except those *over*."""
+    due = {"passed_over": over.topics, "brokers": brokers, "places": over.places}
+    return DEFERRED_ROWS.oldest(connection, count_max, bytes_max, **due)
 
 
 def has_deferred(connection: Connection, broker_id: int) -> bool:
     """Return whether messages are deferred for a broker."""
-    return DEFERRED_ROWS.has_any(connection, passed_over=(), brokers=[broker_id])
+    return DEFERRED_ROWS.has_any(connection, passed_over=(), brokers=[broker_id], places=())
 
 
 def write_state(connection: Connection, state: RelayState, *, is_moved: bool) -> None:
@@ -263,16 +281,12 @@ def release(connection: Connection, broker_id: int) -> tuple[int, int]:
     last = put_back = 0
     cells = DEFERRED.c
     wanted = select(cells.id).where(cells.broker_id == broker_id).order_by(cells.id).limit(PUT_BACK_AT_ONCE)
-    state = lock(connection)
-    while found := [{"the_id": row_id} for row_id in connection.scalars(wanted.where(cells.id > last))]:
-        _change_tables(connection, _PUT_BACK, found)
-        connection.commit()  # a relay may defer some again
-        last, put_back = found[-1]["the_id"], put_back + len(found)
-        state = lock(connection)
+    state = lock(connection)  # to the end: if the broker comes back, later ones would overtake those put back
+    while found := list(connection.scalars(wanted.where(cells.id > last))):
+        last, put_back = found[-1], put_back + len(found)
+        _change_tables(connection, _PUT_BACK, {"broker": broker_id, "first": found[0], "last": last}, len(found))
     batches = tuple(branch for branch in state.batches if branch.broker_id != broker_id)
-    deferred = state.deferred
-    if connection.scalar(wanted) is None:
-        deferred = tuple(each for each in deferred if each != broker_id)
+    deferred = tuple(each for each in state.deferred if each != broker_id)
     connection.execute(_WRITE_STATE, {"the_state": RelayState(batches, deferred).dump()})
     connection.commit()
     return len(state.batches) - len(batches), put_back
@@ -284,15 +298,15 @@ def retry(connection: Connection, ids: Collection[int] | None) -> int:
     chosen = () if ids is None else (ASIDE.c.id.in_(ids),)
     found = [{"the_id": row_id} for row_id in connection.scalars(select(ASIDE.c.id).where(*chosen))]
     if found:
-        _change_tables(connection, _BACK, found)
+        _change_tables(connection, _BACK, found, len(found))
     connection.commit()
     return len(found)
 
 
-def _change_tables(connection: Connection, statements: tuple[Insert, Delete], found: list[dict[str, int]]) -> None:
-    copy, remove_it = statements
-    connection.execute(copy, found)
-    _check_count(connection.execute(remove_it, found).rowcount, len(found))
+def _change_tables(connection: Connection, statements: tuple[Insert, Delete], values: Any, count: int) -> None:
+    copy, remove_them = statements
+    connection.execute(copy, values)
+    _check_count(connection.execute(remove_them, values).rowcount, count)
 
 
 def _check_count(removed: int, read: int) -> None:

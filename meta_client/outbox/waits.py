@@ -4,7 +4,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Collection, Hashable
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from meta_client.transactions.statements import one_line
 
@@ -13,7 +13,15 @@ log = logging.getLogger(__name__)
 PASS_OVER_S: Final = 1.0
 PASS_OVER_S_MAX: Final = 10.0  # where it takes long to find out, as of a broker that gives no answer
 
-_K = TypeVar("_K", str, int)
+_K = TypeVar("_K", str, int, tuple[str, int])
+
+
+class PassedOver(NamedTuple):
+    """What gets nothing in one pass. *places*: topics at brokers that are up and do not offer them."""
+
+    topics: Collection[str] = ()
+    brokers: Collection[int] = ()
+    places: Collection[tuple[str, int]] = ()
 
 
 class Waits(Generic[_K]):
@@ -24,29 +32,36 @@ class Waits(Generic[_K]):
         self._template = template
         self._until: dict[_K, float] = {}
         self._told: defaultdict[_K, set[Hashable]] = defaultdict(set)  # kinds of reasons
+        self._rests_until = 0.0
 
     def add(self, key: _K, error: Exception, began: float) -> None:
-        """Pass *key* over, the longer the longer it has taken since *began* to find out why. Logs one that is new,
-        and each kind of reason once."""
+        """Pass *key* over, the longer the longer it has taken since *began* to find out why; and try no other one
+        again for as long as that took, or several would leave no time for what goes. Logs one that is new, and each
+        kind of reason once."""
         now = time.monotonic()
-        if key not in self._until:
-            self._told.pop(key, None)
         if (kind := _kind_of(error)) not in self._told[key]:
             self._told[key].add(kind)
-            log.warning(self._template, key, one_line(error))
+            log.warning(self._template, *(key if isinstance(key, tuple) else (key,)), one_line(error))
         self._until[key] = now + max(PASS_OVER_S, min(3 * (now - began), PASS_OVER_S_MAX))
+        self._rests_until = now + min(now - began, PASS_OVER_S_MAX)
 
     def over(self, now: float) -> set[_K]:
         """Return what is not due yet."""
-        return {key for key, until in self._until.items() if until > now}
+        return {key for key, until in self._until.items() if max(until, self._rests_until) > now}
+
+    def due_at(self, key: _K) -> float:
+        """Return when *key* is tried again. Those due longest come first, or some would never be tried."""
+        return self._until.get(key, 0.0)
 
     def keep(self, keys: Collection[_K]) -> None:
         """Drop all but *keys*."""
-        self._until = {key: until for key, until in self._until.items() if key in keys}
+        self.drop(set(self._until).difference(keys))
 
     def drop(self, keys: Collection[_K]) -> None:
         """Drop what takes messages again."""
         self._until = {key: until for key, until in self._until.items() if key not in keys}
+        for key in keys:
+            self._told.pop(key, None)
 
     @property
     def listed(self) -> tuple[_K, ...]:

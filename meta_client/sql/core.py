@@ -33,6 +33,7 @@ try:
         func,
         insert,
         select,
+        tuple_,
         update,
     )
     from sqlalchemy import column as known_column
@@ -79,6 +80,7 @@ __all__ = [
     "known_table",
     "mysql",
     "select",
+    "tuple_",
     "update",
 ]
 

@@ -3,12 +3,13 @@
 import itertools
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 from sqlalchemy import update
 
-from meta_client.outbox import Relay, rows
+from meta_client.outbox import Relay, destinations, rows, waits
+from meta_client.outbox.relay_metrics import ready
 from meta_client.outbox.relay_state import RelayState
 from meta_client.outbox.tables import ASIDE, OUTBOX
 from meta_client.protocol.requests import TopicVerb
@@ -24,6 +25,18 @@ _numbers = itertools.count(time.time_ns())
 @pytest.fixture
 def spread(wide: OutboxWorld) -> Iterator[str]:
     """A topic with two partitions on each of two brokers, as the client knows it."""
+    with spread_topic(wide) as topic:
+        yield topic
+
+
+@pytest.fixture
+def other_spread(wide: OutboxWorld) -> Iterator[str]:
+    with spread_topic(wide) as topic:
+        yield topic
+
+
+@contextmanager
+def spread_topic(wide: OutboxWorld) -> Iterator[str]:
     topic = f"spread-{next(_numbers)}"
     for broker in wide.world.brokers:
         with broker.client() as client:
@@ -153,6 +166,93 @@ def test_a_deferred_message_that_its_broker_refuses_is_set_aside(wide: OutboxWor
         rows.retry(connection, None)
     drain(relay)
     assert received(wide, spread) == [1, 2]
+
+
+def test_a_new_relay_sends_deferred_messages_of_more_topics_than_it_looks_for_at_once(
+    wide: OutboxWorld, spread: str, other_spread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = wide.relay()
+    wide.world.brokers[1].kill()
+    send(wide, spread, 1, partition="1-0")
+    send(wide, other_spread, 2, partition="1-0")
+    send(wide, spread, 3, partition="1-0")
+    wait_away(relay, 1)
+    wide.world.brokers[1].start()
+    monkeypatch.setattr(destinations, "LOOKS_S", -1.0)
+    with wide.world.open_client() as client, closing(Relay(client, wide.url)) as other:
+        wait_moved(wide, other)
+    assert (received(wide, spread), received(wide, other_spread)) == ([1, 3], [2])
+
+
+def test_a_broker_that_is_back_gets_batches_while_another_one_is_tried(
+    wide: OutboxWorld, spread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = wide.relay(rows_max=5)
+    away = wide.world.brokers[1]
+    away.kill()
+    send(wide, spread, *range(50), partition="1-0")
+    send(wide, spread, 50, partition="7-0")
+    deadline = time.monotonic() + 60
+    while relay.brokers_away != (1, 7):
+        assert time.monotonic() < deadline
+        relay.run_pass()
+    away.start()
+    monkeypatch.setattr(waits, "PASS_OVER_S", 0.0)  # broker 7 is due each time
+    passes = 0
+    while wide.status().waiting > 1:
+        assert time.monotonic() < deadline
+        moved = relay.counts.moved
+        relay.run_pass()
+        passes += relay.counts.moved > moved
+    assert passes == 11, "one message, then five at once"
+
+
+def test_a_topic_that_a_broker_does_not_offer_holds_back_no_other_one(wide: OutboxWorld, spread: str) -> None:
+    """A message names a broker that is up without its topic."""
+    relay = wide.relay()
+    send(wide, "orders", -2, partition="1-0")
+    drain(relay)
+    send(wide, spread, *range(2 * KEYS))
+    deadline = time.monotonic() + 15
+    while wide.status().waiting > 1:
+        assert time.monotonic() < deadline, relay.brokers_away
+        drain(relay)
+    assert received(wide, spread) == list(range(2 * KEYS))
+    while ("orders", 1) not in relay.places_away:
+        assert time.monotonic() < deadline
+        relay.run_pass()
+    assert "messages of topic orders wait for broker 1" in ready(relay).why_not
+    assert (relay.brokers_away, relay.waiting_for, state(wide).deferred) == ((), (), (1,))
+    with wide.world.brokers[1].client() as client:
+        done(client, TopicVerb.CREATE, "orders", partitions="1")
+    send(wide, "orders", *range(KEYS), partition="1-0")
+    wait_moved(wide, relay)
+    begins = wide.world.begins
+    found = [one for one in read_whole(wide.world.client, "orders", 5, begins) if one.partition.broker_id == 1]
+    assert [int(one.payload) for one in found] == [-2, *range(KEYS)]
+    with wide.world.brokers[1].client() as client:
+        done(client, TopicVerb.DELETE, "orders")
+
+
+def test_what_is_released_is_not_overtaken_if_its_broker_comes_back_meanwhile(
+    wide: OutboxWorld, spread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "PUT_BACK_AT_ONCE", 2)
+    away = wide.world.brokers[1]
+    relay = wide.relay()
+    away.kill()
+    send(wide, spread, *range(60), partition="1-0")
+    wait_away(relay, 1)
+    away.start()
+    with wide.world.open_client() as client, wide.engine.connect() as connection:
+        deadline = time.monotonic() + 60
+        while not client.topology.view(spread, 10).on_broker(1):
+            assert time.monotonic() < deadline
+        with Relay(client, wide.url, rows_max=1):
+            rows.release(connection, 1)
+            wait_moved(wide)
+    found = read_whole(wide.world.client, spread, 4, wide.world.begins)
+    assert [int(one.payload) for one in found] == list(range(60))
 
 
 def test_what_waits_for_a_broker_that_is_not_there_goes_elsewhere_once_it_is_given_up(
