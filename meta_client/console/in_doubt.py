@@ -109,6 +109,9 @@ class OneBroker:
     def master_url(self, broker_id: int) -> BrokerUrl | None:
         return self._masters.get(broker_id)
 
+    def is_up(self, broker_id: int) -> bool:
+        return broker_id in self._masters
+
     def start(self) -> None: ...
 
     def close(self) -> None: ...
