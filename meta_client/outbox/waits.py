@@ -43,7 +43,7 @@ class Waits(Generic[_K]):
             self._told[key].add(kind)
             log.warning(self._template, *(key if isinstance(key, tuple) else (key,)), one_line(error))
         self._until[key] = now + max(PASS_OVER_S, min(3 * (now - began), PASS_OVER_S_MAX))
-        self._rests_until = now + min(now - began, PASS_OVER_S_MAX)
+        self._rests_until = max(self._rests_until, now + min(now - began, PASS_OVER_S_MAX))
 
     def over(self, now: float) -> set[_K]:
         """Return what is not due yet."""
