@@ -234,6 +234,16 @@ def test_a_topic_that_a_broker_does_not_offer_holds_back_no_other_one(wide: Outb
         done(client, TopicVerb.DELETE, "orders")
 
 
+def test_a_release_counts_no_branches_that_are_committed(wide: OutboxWorld, spread: str) -> None:
+    send(wide, spread, *range(KEYS))
+    drain(wide.relay())
+    wide.world.wait_quiet()
+    assert 1 in {branch.broker_id for branch in state(wide).batches}
+    with wide.engine.connect() as connection:
+        assert rows.release(connection, 1) == (0, 0)
+    assert 1 not in {branch.broker_id for branch in state(wide).batches}
+
+
 def test_what_is_released_is_not_overtaken_if_its_broker_comes_back_meanwhile(
     wide: OutboxWorld, spread: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
