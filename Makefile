@@ -52,7 +52,7 @@ test-oldest: $(STAMP)  ## The tests of test-fast, with the oldest versions of de
 	@rm -rf $(OLDEST) && $(BIN)/python -m venv --without-pip $(OLDEST)
 	@$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct --editable ".[$(USERS)]"
 	@$(BIN)/uv pip freeze --quiet --python $(OLDEST)/bin/python --exclude-editable >$(OLDEST)/versions.txt
-	@$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --constraints $(OLDEST)/versions.txt --editable ".[dev]"
+	@$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --constraints $(OLDEST)/versions.txt --editable ".[dev]" httpx
 	@$(OLDEST)/bin/python -m pytest -n 2 --dist loadscope -m "not servers" -o filterwarnings=default $(PYTEST_ARGS)
 
 # In pieces, which may be run one by one, on one machine or copied from several: PIECES="tests/journal tests/zk/session".

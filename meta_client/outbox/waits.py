@@ -17,7 +17,7 @@ _K = TypeVar("_K", str, int, tuple[str, int])
 
 
 class PassedOver(NamedTuple):
-    """What gets nothing in one pass. *places*: topics at brokers that are up and do not offer them."""
+    """Topics and brokers that get nothing in a pass. *places*: topics at brokers that are up and do not offer them."""
 
     topics: Collection[str] = ()
     brokers: Collection[int] = ()
@@ -41,7 +41,8 @@ class Waits(Generic[_K]):
         now = time.monotonic()
         if (kind := _kind_of(error)) not in self._told[key]:
             self._told[key].add(kind)
-            log.warning(self._template, *(key if isinstance(key, tuple) else (key,)), one_line(error))
+            arguments: tuple[object, ...] = key if isinstance(key, tuple) else (key,)  # type: ignore[redundant-expr]
+            log.warning(self._template, *arguments, one_line(error))
         self._until[key] = now + max(PASS_OVER_S, min(3 * (now - began), PASS_OVER_S_MAX))
         self._rests_until = max(self._rests_until, now + min(now - began, PASS_OVER_S_MAX))
 

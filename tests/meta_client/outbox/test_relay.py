@@ -231,11 +231,17 @@ def test_a_broker_that_has_not_committed_holds_up_the_topics_of_its_part_alone(w
         assert last.broker_id == brokers[1].broker_id
 
 
+def wait_quick(relay: Relay) -> None:
+    deadline = time.monotonic() + 60
+    while relay.pause_s != INTERVAL_S:  # on a busy machine some looks take longer
+        assert time.monotonic() < deadline
+        drain(relay)
+
+
 def test_a_look_that_takes_long_is_repeated_less_often(on_postgres: OutboxWorld) -> None:
     """Looks are long that pass over a million messages of a topic without a broker."""
     relay = on_postgres.relay()
-    drain(relay)
-    assert relay.pause_s == INTERVAL_S
+    wait_quick(relay)
     with on_postgres.engine.connect() as connection, ThreadPoolExecutor() as thread:
         connection.execute(text("LOCK TABLE metaq_outbox"))
         looking = thread.submit(relay._run_pass)
@@ -246,8 +252,7 @@ def test_a_look_that_takes_long_is_repeated_less_often(on_postgres: OutboxWorld)
         connection.rollback()
         assert not looking.result(60)
     assert relay.pause_s > 2 * INTERVAL_S
-    drain(relay)
-    assert relay.pause_s == INTERVAL_S
+    wait_quick(relay)
 
 
 def test_what_no_relay_wrote_moves_nothing(on_postgres: OutboxWorld) -> None:

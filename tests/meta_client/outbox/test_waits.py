@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 50])
 def test_brokers_that_do_not_answer_leave_half_of_the_time_to_others(clock: Clock, count: int) -> None:
-    brokers = Waits[int]("broker")
+    brokers = Waits[int]("messages wait broker=%s reason=%s")
 
     def fail(broker_id: int) -> None:
         began = clock.now
@@ -45,8 +45,13 @@ def test_brokers_that_do_not_answer_leave_half_of_the_time_to_others(clock: Cloc
     assert set(tried) == set(range(count)), "each has its turn"
 
 
+def test_a_topic_at_a_broker_is_told_of_by_both(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    Waits[tuple[str, int]]("messages wait topic=%s broker=%s reason=%s").add(("t", 7), TimeoutError("no"), clock.now)
+    assert "messages wait topic=t broker=7 reason=no" in caplog.text
+
+
 def test_those_dropped_leave_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    topics = Waits[str]("topic")
+    topics = Waits[str]("messages wait topic=%s reason=%s")
     for number in range(100):
         topics.add(f"t{number}", TimeoutError(), clock.now)
     topics.keep({"t1", "t2"})
