@@ -1,5 +1,6 @@
 """`metaq backup`: copies the directory of a broker, running or not, to a directory that `metaq restore` reads."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -38,19 +39,16 @@ def backup(directory: Path, target: Path, as_json: bool) -> None:
         raise click.UsageError(f"{target} is in {directory}: name a directory elsewhere, on another disk")
     require_empty(target, UNFINISHED_BACKUP)
     source = DirectoryStorage.open_for_reading(directory)
-    storage = DirectoryStorage.open_for_writing(target)
-    try:
-        with Progress("copied", "MiB") as progress:
-            manifest = take_backup(
-                source,
-                storage,
-                PRODUCT_VERSION,
-                wall_clock_ms(),
-                lambda total: progress.expect(total >> 20),
-                lambda done: progress.at(done >> 20),
-            )
-    finally:
-        storage.close()
+    opened = contextlib.closing(DirectoryStorage.open_for_writing(target))
+    with opened as storage, Progress("copied", "MiB") as progress:
+        manifest = take_backup(
+            source,
+            storage,
+            PRODUCT_VERSION,
+            wall_clock_ms(),
+            lambda total: progress.expect(total >> 20),
+            lambda done: progress.at(done >> 20),
+        )
     if as_json:
         click.echo(json.dumps({"backup": str(target), **manifest_object(manifest)}))
     else:

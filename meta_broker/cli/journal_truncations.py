@@ -1,8 +1,8 @@
 """`metaq journal truncations`: lists the saved tails that were cut off a journal because its master never had them."""
 
+import contextlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -38,23 +38,15 @@ def truncations(directory: Path, as_json: bool) -> None:
         try:
             if isinstance(cut, InvalidContent):
                 raise StorageFailed(f"{directory}/{name}: {cut}")
-            with _read(storage, name, cut) as tail:
-                lines = json.dumps(_object(name, cut, tail)) if as_json else "\n".join(_lines(name, cut, tail))
+            with contextlib.closing(storage.open(name, writable=False)) as file:
+                tail = tail_of(entries_of(file.reader(), cut), cut.lsn)
+            lines = json.dumps(_object(name, cut, tail)) if as_json else "\n".join(_lines(name, cut, tail))
         except StorageFailed as error:
             is_sound = False
             lines = json.dumps({"file": name, "error": str(error)}) if as_json else f"{name}: {error}"
         click.echo(lines)
     if not is_sound:
         click.get_current_context().exit(UNSOUND)
-
-
-@contextmanager
-def _read(storage: DirectoryStorage, name: str, cut: DivergentTail) -> Iterator[Tail]:
-    file = storage.open(name, writable=False)
-    try:
-        yield tail_of(entries_of(file.reader(), cut), cut.lsn)
-    finally:
-        file.close()
 
 
 def _object(name: str, cut: DivergentTail, tail: Tail) -> dict[str, object]:

@@ -5,6 +5,7 @@ claim on, no former master or slave acknowledges anything. A restoration interru
 beginning; it claims a higher epoch, and loses nothing.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -72,16 +73,13 @@ def restore(
     InvalidRecord, StorageFailed, and what *claim* and *ends_of* raise: then repeat it.
     """
     require_empty(directory)
-    storage = DirectoryStorage.open_for_writing(directory)
-    try:
+    with contextlib.closing(DirectoryStorage.open_for_writing(directory)) as storage:
         begin_restore(storage, manifest)
         copy_back(backup, manifest, storage, on_progress)
         restored = _open(storage, directory, manifest, version, claim, ends_of)
         # All of it counts as acknowledged: nobody has more.
         write_watermark(storage, SavedWatermark(restored.end, is_whole=True))
         storage.remove(UNFINISHED_RESTORE)
-    finally:
-        storage.close()
     return restored
 
 
@@ -102,22 +100,17 @@ def _open(
         sink=indexes,
         epoch=lambda recovered: claim(_epoch_of(recovered, manifest)),
     )
-    try:
+    with contextlib.closing(store):
         unrecorded = _note_in_doubt(store, manifest)
         _skip_offsets(store, indexes, ends_of)
         store.journal.wait_flushed(store.journal.end)
         checkpoint_opened(store, indexes)
-    finally:
-        store.close()
     return Restored(store.journal.epoch, store.journal.end, len(store.transactions), unrecorded)
 
 
 def _segment_bytes(storage: DirectoryStorage) -> int:
-    segments = Segments.open(storage, None, JournalConfig().segment_bytes, writable=False)
-    try:
+    with contextlib.closing(Segments.open(storage, None, JournalConfig().segment_bytes, writable=False)) as segments:
         return segments.locate(segments.end - 1)[1].size
-    finally:
-        segments.close()
 
 
 def _epoch_of(recovered: Recovered, manifest: Manifest) -> int:

@@ -1,6 +1,7 @@
 """Starts on a disk too full to append: retention may make room first."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -35,10 +36,8 @@ async def open_or_free_space(
             raise
         log.warning("disk full, retention goes before the start error=%s", error)
     store = MessageStore.open_over(config, lambda *where: _open_unchanged(config, *where), clock=clock)
-    try:
+    with contextlib.closing(store):
         await store.checkpoints.apply_retention(asyncio.get_running_loop(), worker)
-    finally:
-        store.close()
     return open_store()
 
 

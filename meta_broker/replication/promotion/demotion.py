@@ -1,5 +1,6 @@
 """Turns a superseded master into a slave of its successor."""
 
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -30,11 +31,8 @@ def demote(config: BrokerConfig, superseded: Superseded) -> BrokerConfig:
         master=superseded.node.master,
         epoch=superseded.epoch,  # the last epoch it has completely; nothing has come from the new master yet
     )
-    storage = DirectoryStorage.open_for_writing(config.data)
-    try:
+    with contextlib.closing(DirectoryStorage.open_for_writing(config.data)):
         SlaveFile(config.data).write(facts)
-    finally:
-        storage.close()
     log.warning("superseded, becoming slave %d of=%s reason=%s", slave_id, facts.master or "unknown", superseded)
     return dataclasses.replace(config, role="slave", slave=msgspec.structs.replace(config.slave, id=slave_id))
 

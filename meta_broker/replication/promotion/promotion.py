@@ -5,6 +5,7 @@ The claim comes first: from then on the former master cannot go on without this 
 its last step is repeated from the first: it claims a higher epoch, and loses nothing.
 """
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -142,12 +143,9 @@ def query_slaves(cluster: ClusterView, facts: SlaveFacts, security: Security = P
 
 def _report_of(url: str, slave_id: int, facts: SlaveFacts, security: Security) -> CopyReport | NoReport:
     try:
-        connection = Connection.open(BrokerUrl.parse(url), ASK_TIMEOUT_S, security)
-        try:
+        with contextlib.closing(Connection.open(BrokerUrl.parse(url), ASK_TIMEOUT_S, security)) as connection:
             reply = connection.submit(Stats("replication", next_opaque()))
             text = wait_result(reply, ASK_TIMEOUT_S, "stats replication").text
-        finally:
-            connection.close()
         copy = parse_copy(text)
     except (MetaError, InvalidCopyReport) as error:
         return NoReport(str(error))
@@ -159,11 +157,8 @@ def _report_of(url: str, slave_id: int, facts: SlaveFacts, security: Security) -
 def is_answering(url: str, security: Security = PLAIN) -> bool:
     """Return whether a broker answers at *url*."""
     try:
-        connection = Connection.open(BrokerUrl.parse(url), ANSWER_TIMEOUT_S, security)
-        try:
+        with contextlib.closing(Connection.open(BrokerUrl.parse(url), ANSWER_TIMEOUT_S, security)) as connection:
             connection.capabilities(ANSWER_TIMEOUT_S)
-        finally:
-            connection.close()
     except MetaError:
         return False
     return True
@@ -199,11 +194,8 @@ def promote(directory: Path, facts: SlaveFacts, session: ZooKeeperSession | None
 
     # Until its own slaves have the rest, it may show only what its master acknowledged. Harmless if the promotion
     # fails, or if the directory is opened as a slave again.
-    storage = DirectoryStorage.open_for_writing(directory)
-    try:
+    with contextlib.closing(DirectoryStorage.open_for_writing(directory)) as storage:
         write_watermark(storage, SavedWatermark(Lsn(facts.high_watermark), is_whole=True))
-    finally:
-        storage.close()
     with opened_store(directory, PRODUCT_VERSION, epoch=claim) as store:
         SlaveFile(directory).remove()
         epoch = store.state.epoch

@@ -35,14 +35,11 @@ def resync(config: BrokerConfig, what: Resync) -> None:
     decide, ForeignStream, StorageFailed.
     """
     identity = JournalIdentity(config.broker.cluster, config.broker_id)
-    storage = DirectoryStorage.open_for_writing(config.data)
-    try:
+    with contextlib.closing(DirectoryStorage.open_for_writing(config.data)) as storage:
         if what.checkpoint is None:
             _truncate(config, storage, identity, what)
         else:
             _start_over(config, storage, identity, what, what.checkpoint)
-    finally:
-        storage.close()
 
 
 def restore_tail(config: BrokerConfig, lost: LostTail) -> None:
@@ -53,8 +50,7 @@ def restore_tail(config: BrokerConfig, lost: LostTail) -> None:
     ForeignStream, StorageFailed.
     """
     identity = JournalIdentity(config.broker.cluster, config.broker_id)
-    storage = DirectoryStorage.open_for_writing(config.data)
-    try:
+    with contextlib.closing(DirectoryStorage.open_for_writing(config.data)) as storage:
         try:
             saved = truncate(storage, identity, lost.divergence_lsn, wall_clock_ms())
         except TruncationTooDeep as error:
@@ -64,17 +60,12 @@ def restore_tail(config: BrokerConfig, lost: LostTail) -> None:
             ) from error
         _drop_derived(config, "keys")
         journal = JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush)
-        follower = JournalFollower.open(storage, identity, journal)
-        try:
+        with contextlib.closing(JournalFollower.open(storage, identity, journal)) as follower:
             for lsn, data in lost.pieces.read():
                 if (skipped := max(follower.received_lsn - lsn, 0)) < len(data):
                     follower.receive(lsn + skipped, memoryview(data)[skipped:])
-        finally:
-            follower.close()
         watermark = read_watermark(storage)
         write_watermark(storage, SavedWatermark(watermark.lsn if watermark is not None else Lsn(0), is_whole=True))
-    finally:
-        storage.close()
     log.warning(
         "lost tail restored from=%d to=%d slave=%d saved=%s", lost.divergence_lsn, lost.end, lost.slave_id, _name(saved)
     )
