@@ -1,5 +1,6 @@
 """Messages from brokers: a Spark task fetches a range of a partition. No group; nothing is registered or stored."""
 
+import contextlib
 import logging
 from collections.abc import Iterator
 
@@ -55,8 +56,7 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Fetch a range. Raises DataLost, BrokerAway for what a slave lacks while its master is away, InvalidMessage for
     bytes that are no message, MetaError."""
-    connections = Connections.secured(security)
-    try:
+    with contextlib.closing(Connections.secured(security)) as connections:
         partition = Partition.maybe_parse(task.partition)
         assert partition is not None
         reader = ReplicaReader(connections, task.topic, partition, task.replicas)
@@ -69,8 +69,6 @@ def read_task(
             rows = frames if wanted.all() else frames.select(np.flatnonzero(wanted))
             if len(rows.at):
                 yield message_batch(rows, extents, [(task.topic, task.partition)], (), columns, has_times=has_times)
-    finally:
-        connections.close()
 
 
 def _bodies(

@@ -5,6 +5,7 @@ A message is published at or after the place of its bytes, which an index tells,
 its partition. Nothing tells how far behind: a COMMIT publishes what was put long before.
 """
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -71,10 +72,8 @@ def _first_put_ms(place: Path, segment: SegmentSlice) -> int | None:
         file = open_segment(place, segment)
     except StorageFailed:  # there is none, or retention has just taken it
         return None
-    try:
+    with contextlib.closing(file):
         end = min(segment.size, SEGMENT_HEADER_BYTES + HEADER_BYTES + _META_BYTES)
         data, _ = read_some(file.reader(), SEGMENT_HEADER_BYTES, end)
-    finally:
-        file.close()
     found = kind_and_time(memoryview(data), 0, segment.base + SEGMENT_HEADER_BYTES)
     return found[1] if found is not None and found[0] in _PUTS else None

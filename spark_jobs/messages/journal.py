@@ -4,6 +4,7 @@ One Spark task a segment. In a batch query a live broker's last messages, writte
 too: they are lost only if the machine loses power before the broker's next fsync.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -123,10 +124,8 @@ def _broker_id(path: JournalLocation, slices: list[SegmentSlice]) -> int:
     for each in reversed(slices):
         if each.size and not any(one.lsn == each.base for one in each.unreadable):
             file = DirectoryStorage.open_for_reading(path).open(segment_name(each.base), writable=False)
-            try:
+            with contextlib.closing(file):
                 return read_header(file, str(path)).identity.broker_id
-            finally:
-                file.close()
     raise StorageFailed(f"{path}: no segment names its broker: see `metaq journal check {path}`")
 
 

@@ -5,6 +5,7 @@ broker's directory may grow meanwhile: what is read of it is fsynced here first,
 sync, so that no crash takes back what a stream has read.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,14 +58,11 @@ def position_at(journal: PlannedJournal, lsn: int) -> StreamPosition:
     if not isinstance(journal.place, Path):
         return StreamPosition(lsn, before.sha256[:_ARCHIVE_MARK] if lsn == before.end else "")
     at, data = min(lsn - before.base, before.size), b""
-    file = open_segment(journal.place, before)
-    try:
+    with contextlib.closing(open_segment(journal.place, before)) as file:
         while at > 0 and not any(data):  # the rest of a segment, behind a PAD
             end, at = at, max(0, at - _BEFORE_BYTES)
             data, _ = read_some(file.reader(), at, end)
         return StreamPosition(lsn, f"{crc32(data):08x}")
-    finally:
-        file.close()
 
 
 def check_position(journal: PlannedJournal, position: StreamPosition) -> None:
@@ -154,8 +152,7 @@ def _blocks(
     start = max(begin - segment.base, SEGMENT_HEADER_BYTES)
     if segment.size <= start:
         return
-    file = open_segment(journal.place, segment)
-    try:
+    with contextlib.closing(open_segment(journal.place, segment)) as file:
         size = min(segment.size, until - segment.base)
         reader = SegmentReader(file, size, segment.base, is_last=True, fsynced=segment.fsynced, start=start)
         for found in reader.blocks():
@@ -163,8 +160,6 @@ def _blocks(
                 yield found.end if isinstance(found, RecordBlock) else found.header.end
         if is_synced:
             file.sync()
-    finally:
-        file.close()
 
 
 def as_json(positions: Mapping[int, StreamPosition]) -> StreamPositions:

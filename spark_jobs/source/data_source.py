@@ -7,6 +7,7 @@ Checksums of header, meta and body are always verified, and an archive's files a
 prefix of the journal; a live broker's may grow from one read to the next, but never changes.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
@@ -113,7 +114,7 @@ class JournalReader(DataSourceReader):
         except (ObjectMissing, ObjectDamaged) as error:
             yield bad_row(segment.base, lost_range(segment, error))
             return
-        try:
+        with contextlib.closing(file):
             for found in SegmentReader(
                 file, segment.size, segment.base, is_last=segment.is_last, fsynced=segment.fsynced
             ):
@@ -121,8 +122,6 @@ class JournalReader(DataSourceReader):
                     yield bad_row(segment.base, found)
                 else:
                     yield record_row(segment.base, found, with_frames=self._with_frames)
-        finally:
-            file.close()
 
 
 class FilteringJournalReader(JournalReader):
