@@ -20,6 +20,7 @@ from journal.archive.download import ArchivedFile, ObjectDamaged, download
 from journal.archive.keeper import ArchiveReader
 from journal.errors import InvalidContent, StorageFailed
 from journal.wal.storage import TMP_SUFFIX
+from journal.wal.storage_file import translated
 
 log = logging.getLogger(__name__)
 
@@ -97,12 +98,10 @@ class ArchiveCache:
         self._loading: dict[str, tuple[asyncio.Future[None], int]] = {}  # with the size
         self._failed: dict[str, tuple[float, StorageFailed]] = {}  # until when
         self.hits = self.downloads = self.failures = self.bytes_downloaded = 0
-        try:
+        with translated(directory):
             directory.mkdir(mode=0o700, exist_ok=True)
             for path in directory.iterdir():
                 path.unlink()
-        except OSError as error:
-            raise StorageFailed(f"{directory}: {error.strerror}") from error
 
     @property
     def bytes_held(self) -> int:

@@ -19,14 +19,14 @@ import msgspec
 
 from journal.archive.manifest import archived_index_name
 from journal.checksum import crc32
-from journal.errors import InvalidContent, StorageFailed
+from journal.errors import InvalidContent
 from journal.records.header import Natural
 from journal.records.record import PartitionName
 from journal.wal.file_move import sync_directory
 from journal.wal.open_file import OpenFile
 from journal.wal.segments import JournalIdentity
 from journal.wal.storage import TMP_SUFFIX
-from journal.wal.storage_file import FileReader
+from journal.wal.storage_file import FileReader, translated
 from meta_broker.store.index_file import IndexFile
 from meta_broker.store.index_layout import ENTRY, ENTRY_BYTES, file_name, offsets_of, position
 from meta_broker.store.index_writing import sealed
@@ -66,11 +66,9 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def open_file(path: Path) -> OpenFile:
     """Open an index file of the cache. Raises StorageFailed."""
-    try:
+    with translated(path):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return OpenFile(path, fd, os.fstat(fd).st_size)
-    except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
 
 
 class FileWindow:
@@ -165,7 +163,7 @@ def write_archived_index(
     """
     temporary, found = directory / f"{cut:020d}{TMP_SUFFIX}", hashlib.sha256()
     ranges: list[ArchivedRange] = []
-    try:
+    with translated(temporary):
         directory.mkdir(mode=0o700, exist_ok=True)
         with temporary.open("wb") as file:
 
@@ -193,8 +191,6 @@ def write_archived_index(
         path = directory / archived_index_name(cut, found.hexdigest())
         temporary.rename(path)
         sync_directory(directory)
-    except OSError as error:
-        raise StorageFailed(f"{temporary}: {error.strerror}") from error
     return ArchivedIndexFile.open(path, identity)
 
 

@@ -16,12 +16,14 @@ import logging
 import os
 import time
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Final
 
 from journal.errors import StorageFailed
 from journal.wal.open_journal import OpenJournal
 from journal.wal.reserve import is_full
 from journal.wal.segments import Segments, segment_name
+from journal.wal.storage_file import translated
 
 log = logging.getLogger(__name__)
 
@@ -215,10 +217,8 @@ class DiskSpace:
 
 def _free_bytes(path: str) -> int:
     """Return the free bytes of the file system. Raises StorageFailed."""
-    try:
+    with translated(Path(path)):
         found = os.statvfs(path)
-    except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
     return found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from journal.checksum import crc32
-from journal.errors import StorageFailed
 from journal.records.record import PartitionName
-from journal.wal.storage_file import Buffer
+from journal.wal.storage_file import Buffer, translated
 
 ENTRY_BYTES = 32
 CHUNK_BYTES = 16 * 1024  # small: verifying one costs a reader microseconds
@@ -90,10 +89,8 @@ def install(path: Path) -> None:
 
     Not durable on return: a start finds it under either name. Raises StorageFailed.
     """
-    try:
+    with translated(path):
         renewed(path).rename(path)
-    except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
 
 
 def renewed(path: Path) -> Path:

@@ -8,6 +8,7 @@ from journal.checksum import crc32
 from journal.errors import StorageFailed
 from journal.wal.file_move import unshare
 from journal.wal.open_file import OpenFile
+from journal.wal.storage_file import translated
 from meta_broker.store import index_layout
 from meta_broker.store.index_file import IndexDamaged, IndexFile
 from meta_broker.store.index_layout import ENTRY_BYTES, SEAL, Spill, position, renewed, seed
@@ -53,7 +54,7 @@ def renew(path: Path, spill: Spill, before: IndexFile, unneeded: int) -> IndexFi
     """
     target = path.with_name(path.name + TEMPORARY_SUFFIX)
     entries = crc = 0
-    try:
+    with translated(path):
         fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o600)
         kept = before.entries - unneeded + len(spill.data) // ENTRY_BYTES
         file = OpenFile(path, fd, position(kept))  # which closes it
@@ -63,8 +64,6 @@ def renew(path: Path, spill: Spill, before: IndexFile, unneeded: int) -> IndexFi
             entries += len(piece) // ENTRY_BYTES
         os.fsync(fd)
         target.rename(renewed(path))
-    except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
     return IndexFile(path.name, file, entries, crc, spill.last_ms if spill.data else before.last_ms)
 
 

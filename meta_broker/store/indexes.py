@@ -9,7 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from journal.errors import JournalError, StorageFailed
+from journal.errors import JournalError
 from journal.records.header import Lsn
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
@@ -18,6 +18,7 @@ from journal.state.history import published_in
 from journal.wal.file_move import sync_directory
 from journal.wal.open_journal import OpenJournal
 from journal.wal.segments import Segments
+from journal.wal.storage_file import translated
 from meta_broker.fd_limits import check_available
 from meta_broker.store.index_file import IndexCold, IndexDamaged, IndexFile
 from meta_broker.store.index_layout import Spill, file_name
@@ -51,11 +52,9 @@ class Indexes:
 
     def make_directory(self) -> None:
         """Create the directory of the files, durably. Raises StorageFailed."""
-        try:
+        with translated(self._directory):
             self._directory.mkdir(mode=0o700, exist_ok=True)
             sync_directory(self._directory.parent)
-        except OSError as error:
-            raise StorageFailed(f"{self._directory}: {error.strerror}") from error
 
     def of(self, name: PartitionName) -> PartitionIndex:
         """Return the partition's index; created on first use."""
@@ -112,10 +111,8 @@ class Indexes:
                 if file is not None:
                     files[name], collected.marks[name] = file, file.mark
         if any(spill.first == 0 or spill.start for spill in collected.spills.values()):
-            try:
+            with translated(self._directory):
                 sync_directory(self._directory)
-            except OSError as error:
-                raise StorageFailed(f"{self._directory}: {error.strerror}") from error
         return files
 
     def _make_again(self, collected: "Collected") -> None:

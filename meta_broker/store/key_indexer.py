@@ -19,6 +19,7 @@ from journal.errors import StorageFailed
 from journal.records.record import PartitionName
 from journal.state.checkpoint import Checkpoint
 from journal.wal.storage import DirectoryStorage
+from journal.wal.storage_file import translated
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.index_layout import file_name
 from meta_broker.store.indexes import when_loaded
@@ -226,10 +227,8 @@ def _directory_name(name: PartitionName) -> str:
 
 
 def _open_files(directory: Path) -> KeyFiles:
-    try:
+    with translated(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageFailed(f"{directory}: {error.strerror}") from error
     return KeyFiles(DirectoryStorage(directory, None))
 
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import shutil
 
-from journal.errors import StorageFailed, TruncationTooDeep
+from journal.errors import TruncationTooDeep
 from journal.records.header import Lsn
 from journal.replica.follower import JournalFollower
 from journal.state.initial_sync import begin_initial_sync, initial_sync_names
@@ -17,6 +17,7 @@ from journal.state.wall_clock import wall_clock_ms
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import JournalIdentity, segment_base
 from journal.wal.storage import DirectoryStorage
+from journal.wal.storage_file import translated
 from journal.wal.watermark_file import SavedWatermark, read_watermark, write_watermark
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import BrokerError, ConfigError
@@ -128,8 +129,5 @@ def _name(saved: DivergentTail | None) -> str:
 def _drop_derived(config: BrokerConfig, *names: str) -> None:
     """Delete directories derived from records that are gone. Raises StorageFailed."""
     for name in names:
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(config.data / name)
-        except OSError as error:
-            raise StorageFailed(f"{config.data / name}: {error.strerror}") from error
+        with translated(config.data / name), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(config.data / name)

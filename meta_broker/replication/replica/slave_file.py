@@ -15,6 +15,7 @@ from journal.errors import StorageFailed
 from journal.records.header import Natural
 from journal.repair.offline import REPLICA_FILE
 from journal.wal.file_move import sync_directory
+from journal.wal.storage_file import translated
 from meta_broker.errors import ConfigError, with_remedy
 from meta_broker.replication.link_protocol import LinkText
 
@@ -69,23 +70,19 @@ class SlaveFile:
     def write(self, facts: SlaveFacts) -> None:
         """Replace the file atomically. Durable on return. Raises StorageFailed."""
         temporary = self.path.with_suffix(".tmp")
-        try:
+        with translated(self.path):
             with temporary.open("wb") as file:
                 file.write(msgspec.json.encode(facts) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
             temporary.rename(self.path)
             sync_directory(self._directory)
-        except OSError as error:
-            raise StorageFailed(f"{self.path}: {error.strerror}") from error
 
     def remove(self) -> None:
         """Delete the file, if there is one: the directory is no slave's any more. Durable on return. Raises
         StorageFailed.
         """
-        try:
+        with translated(self.path):
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
             sync_directory(self._directory)
-        except OSError as error:
-            raise StorageFailed(f"{self.path}: {error.strerror}") from error
