@@ -5,7 +5,6 @@ Owned by the thread that constructs it, which must live as long: the process die
 
 import contextlib
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from meta_broker.testing.processes import BrokerProgram
@@ -55,9 +54,7 @@ class RealBroker:
             self._opened = opened.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._opened.close()
 
     @property

@@ -6,7 +6,6 @@ Without ZooKeeper, brokers are asked themselves; then a topic must be named.
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from meta_client.client import Client
@@ -78,9 +77,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

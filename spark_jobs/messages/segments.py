@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from errno import ENOENT
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from journal.archive.download import ObjectDamaged, ObjectMissing
@@ -34,9 +33,7 @@ class SegmentFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for file in self._open.values():
             file.close()
         self._open.clear()

@@ -5,7 +5,6 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Coroutine, Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import uvloop
@@ -112,9 +111,7 @@ class MemoryCluster:
         return self
 
     @skip_after_fork
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._opened.close()
 
     def _run(self, step: Coroutine[Any, Any, None]) -> None:
