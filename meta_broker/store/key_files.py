@@ -9,6 +9,7 @@ are full, and each entry is rewritten as often.
 import contextlib
 import logging
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from journal.errors import StorageFailed
@@ -63,7 +64,7 @@ class KeyFiles:
         If the partition has another message there, the blocks belong to another journal.
         """
         while self.covered_ranges:
-            with contextlib.suppress(DamagedBlock), _Opened(self._storage, self.covered_ranges[-1]) as view:
+            with contextlib.suppress(DamagedBlock), _opened(self._storage, self.covered_ranges[-1]) as view:
                 return view.last, view.last_id
             self._drop(self.covered_ranges[-1], "damaged")
         return None
@@ -79,7 +80,7 @@ class KeyFiles:
             if covered.start > offset or not blocks_max:
                 break
             try:
-                with _Opened(self._storage, covered) as view:
+                with _opened(self._storage, covered) as view:
                     for at in view.offsets(key_crc, offset):
                         if len(found) == offsets_max:
                             return Candidates(found, at)
@@ -99,7 +100,7 @@ class KeyFiles:
             if covered.end != block.start or block.end - covered.start > SPAN_MAX:
                 break
             try:
-                with _Opened(self._storage, covered) as view:
+                with _opened(self._storage, covered) as view:
                     if view.entries > block.entries or view.entries + block.entries > ENTRIES_MAX:
                         break
                     block = joined(view.block(), block)
@@ -143,30 +144,14 @@ def first_gap(covered_ranges: tuple[CoveredOffsets, ...], start: int, end: int) 
     return CoveredOffsets(min(start, end), end)
 
 
-class _Opened:
-    """Opens a block's file for reading by system call. Read errors raise DamagedBlock, too."""
-
-    def __init__(self, storage: Storage, covered: CoveredOffsets) -> None:
-        try:
-            self._file = storage.open(_name(covered), writable=False)
-        except StorageFailed as error:
-            raise DamagedBlock(str(error)) from error
-        try:
-            self._view = BlockView(self._file.reader().read, self._file.size, *covered)
-        except DamagedBlock:
-            self._file.close()
-            raise
-        except StorageFailed as error:
-            self._file.close()
-            raise DamagedBlock(str(error)) from error
-
-    def __enter__(self) -> BlockView:
-        return self._view
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._file.close()
-        if isinstance(error, StorageFailed):
-            raise DamagedBlock(str(error)) from error
+@contextlib.contextmanager
+def _opened(storage: Storage, covered: CoveredOffsets) -> Iterator[BlockView]:
+    """Open a block's file for reading by system call. Read errors raise DamagedBlock, too."""
+    try:
+        with contextlib.closing(storage.open(_name(covered), writable=False)) as file:
+            yield BlockView(file.reader().read, file.size, *covered)
+    except StorageFailed as error:
+        raise DamagedBlock(str(error)) from error
 
 
 def _name(covered: CoveredOffsets) -> str:
