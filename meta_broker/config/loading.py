@@ -151,23 +151,14 @@ def _holds_zero_byte(value: Any) -> bool:
 def _check_names(raw: dict[str, Any], where: str) -> None:
     """Raise ConfigError for the first unknown section or key, with the nearest known one."""
     _known(raw, _File.__struct_fields__, where, "")
-    for name, struct in (
-        ("broker", BrokerSection),
-        ("zookeeper", ZooKeeperSection),
-        ("retention", RetentionSection),
-        ("slave", SlaveSection),
-        ("replication", ReplicationSection),
-        ("admin", AdminSection),
-        ("tls", TlsSection),
-        ("access", AccessSection),
-        ("address_quota", Quota),
-    ):
-        if isinstance(raw.get(name), dict):
-            _known(raw[name], struct.__struct_fields__, where, f"{name}.")
+    for section in msgspec.structs.fields(_File):
+        keys = getattr(section.type, "__struct_fields__", None)
+        if keys is not None and isinstance(raw.get(section.name), dict):
+            _known(raw[section.name], keys, where, f"{section.name}.")
     topics = raw.get("topics")
-    for topic, section in topics.items() if isinstance(topics, dict) else ():
-        if isinstance(section, dict):
-            _known(section, TopicConfig.__struct_fields__, where, f"topics.{topic}.")
+    for topic, settings in topics.items() if isinstance(topics, dict) else ():
+        if isinstance(settings, dict):
+            _known(settings, TopicConfig.__struct_fields__, where, f"topics.{topic}.")
 
 
 def _known(section: dict[str, Any], known: tuple[str, ...], where: str, prefix: str) -> None:
