@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from journal.records.topic_changes import TopicChange, TopicState
 from meta_broker.config.broker_config import PARTITIONS_MAX, TopicConfig
@@ -13,8 +13,12 @@ from meta_client.protocol.compression import LABELS, NO_COMPRESSION
 from meta_client.protocol.requests import TopicVerb
 from meta_client.protocol.status import Status
 
+T = TypeVar("T")
+
 DECISIONS_MAX: Final = 10_000  # every checkpoint contains all of them
 _RANGE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
+_FLAGS: Final = {"true": True, "false": False}
+_INDEXES: Final[Mapping[str, Literal["attribute"] | None]] = {"none": None, "attribute": "attribute"}
 _KEYS: Final[Mapping[TopicVerb, frozenset[str]]] = {
     TopicVerb.CREATE: frozenset({"partitions", "publish", "subscribe", "stat", "compression", "index"}),
     TopicVerb.ALTER: frozenset({"partitions", "publish", "subscribe", "stat", "compression", "index"}),
@@ -138,11 +142,11 @@ def _delete(view: KnownTopic) -> TopicChange:
 def _settings(before: TopicConfig, settings: Mapping[str, str]) -> TopicConfig:
     return TopicConfig(
         partitions=_count(settings["partitions"]) if "partitions" in settings else before.partitions,
-        accept_publish=_flag(settings, "publish", before.accept_publish),
-        accept_subscribe=_flag(settings, "subscribe", before.accept_subscribe),
-        stat=_flag(settings, "stat", before.stat),
+        accept_publish=_choice(settings, "publish", _FLAGS, before.accept_publish),
+        accept_subscribe=_choice(settings, "subscribe", _FLAGS, before.accept_subscribe),
+        stat=_choice(settings, "stat", _FLAGS, before.stat),
         compression=_codecs(settings["compression"]) if "compression" in settings else before.compression,
-        index=_index(settings["index"]) if "index" in settings else before.index,
+        index=_choice(settings, "index", _INDEXES, before.index),
     )
 
 
@@ -174,16 +178,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _flag(settings: Mapping[str, str], key: str, before: bool) -> bool:
-    match settings.get(key):
-        case None:
-            return before
-        case "true":
-            return True
-        case "false":
-            return False
-        case other:
-            raise _bad(f"{key}={other[:20]}: use true or false")
+def _choice(settings: Mapping[str, str], key: str, choices: Mapping[str, T], before: T) -> T:
+    if (text := settings.get(key)) is None:
+        return before
+    if text not in choices:
+        raise _bad(f"{key}={text[:20]}: use {' or '.join(choices)}")
+    return choices[text]
 
 
 def _codecs(text: str) -> tuple[str, ...]:
@@ -194,16 +194,6 @@ def _codecs(text: str) -> tuple[str, ...]:
     if not set(labels) <= set(LABELS):
         raise _bad(f"compression={text[:40]}: use {NO_COMPRESSION}, or {' or '.join((*LABELS, ','.join(LABELS)))}")
     return labels
-
-
-def _index(text: str) -> Literal["attribute"] | None:
-    match text:
-        case "none":
-            return None
-        case "attribute":
-            return "attribute"
-        case other:
-            raise _bad(f"index={other[:20]}: use none or attribute")
 
 
 def _numbers(view: KnownTopic, text: str) -> set[int]:
