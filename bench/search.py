@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from meta_broker.handlers.find import RUNS_MAX
+from meta_broker.store.key_indexer import RUNS_MAX
 from meta_broker.store.partition_index import StoredExtent
 from meta_broker.store.search import search_step
 from meta_client.protocol.messages import encode_body, encode_frame

@@ -9,7 +9,6 @@ import functools
 import logging
 from collections import OrderedDict, deque
 from concurrent.futures import Executor
-from itertools import islice
 from time import perf_counter
 from typing import Final
 
@@ -21,7 +20,7 @@ from meta_broker.handlers.get import closed, unknown_partition, visible_index
 from meta_broker.handlers.message_reader import index_damaged, unreadable
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.indexes import when_loaded
-from meta_broker.store.key_indexer import KeyIndexer, run_at
+from meta_broker.store.key_indexer import KeyIndexer, run_at, runs_from
 from meta_broker.store.key_reading import look_at
 from meta_broker.store.partition_index import PartitionIndex, StoredExtent
 from meta_broker.store.read_ahead import ReadAhead
@@ -38,7 +37,6 @@ log = logging.getLogger(__name__)
 PIECES_MAX: Final = 32  # of one request: some 30 ms of the worker, for which other connections may wait
 BLOCKS_MAX: Final = 16  # of a key index, in one piece
 CANDIDATES_MAX: Final = 256  # messages named by a key index, in one piece
-RUNS_MAX: Final = 512  # in one piece: collected on the loop in a fraction of a millisecond
 
 
 class FindHandler:
@@ -182,13 +180,7 @@ class FindHandler:
 
     async def _scan(self, find: Find, index: PartitionIndex, offset: int, matches_max: int) -> SearchStep:
         """Search the messages themselves."""
-
-        def ask() -> list[StoredExtent]:
-            if offset < index.start:
-                raise KeyError(offset)  # deleted meanwhile
-            return list(islice(index.runs(offset), RUNS_MAX))
-
-        extents = await when_loaded(self._worker, ask)
+        extents = await when_loaded(self._worker, functools.partial(runs_from, index, offset))
         read = ReadAhead(self._context.store.journal).read
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._worker, search_step, find.wanted, read, extents, offset, matches_max)

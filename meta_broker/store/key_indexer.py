@@ -173,8 +173,7 @@ class KeyIndexer:
         entries = 0
         while block.end < limit and entries < ENTRIES_MAX:
             began = time.monotonic()
-            ask = functools.partial(_runs_from, index, block.end)
-            extents = await when_loaded(self._worker, ask)
+            extents = await when_loaded(self._worker, functools.partial(runs_from, index, block.end))
             if block.end < index.start:
                 return None
             try:
@@ -217,8 +216,8 @@ def run_at(index: PartitionIndex, offset: int) -> StoredExtent | None:
     return run if run is not None and run.offset <= offset else None
 
 
-def _runs_from(index: PartitionIndex, offset: int) -> list[StoredExtent]:
-    """Return runs from *offset* on; none if retention dropped it."""
+def runs_from(index: PartitionIndex, offset: int) -> list[StoredExtent]:
+    """Return runs from *offset* on, for one piece of work; none if retention dropped it."""
     return list(islice(index.runs(offset), RUNS_MAX)) if index.start <= offset else []
 
 
