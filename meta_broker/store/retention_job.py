@@ -15,9 +15,11 @@ import datetime
 import functools
 import logging
 import time
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from itertools import chain
 
+from journal.archive.keeper import SegmentKeeper
+from journal.archive.places import archive_place
 from journal.errors import StorageFailed
 from journal.records.header import Lsn
 from journal.records.record import PartitionName
@@ -26,8 +28,8 @@ from journal.state.checkpointed import CheckpointedState
 from journal.wal.segments import Segments
 from meta_broker.config.retention_section import RetentionSection
 from meta_broker.config.schedule import Schedule
+from meta_broker.daemon_call import in_daemon_thread
 from meta_broker.store.archive_tier import ArchiveTier
-from meta_broker.store.archiving import STOP_WAIT_S, DropThread, segment_keeper
 from meta_broker.store.clock import STEP_MS, Clock
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.indexes import Collected, Indexes
@@ -39,6 +41,7 @@ log = logging.getLogger(__name__)
 # Dropped in one run with an archived index, of which a reader downloads all: the larger of both.
 INDEXED_SEGMENTS_MAX = 4
 INDEXED_BYTES_MAX = 64 * 1024 * 1024
+STOP_WAIT_S = 5.0  # for an upload: a journal that is closed is not touched by it any more
 
 
 class Retention:
@@ -62,8 +65,11 @@ class Retention:
         self._newest_at = clock.steady_ms()
         self._schedule = Schedule(section.when)
         self._due = time.monotonic() + self._schedule.first_s(_now())
-        self._keeper = segment_keeper(section, lambda: "an index is being rebuilt" if indexes.damaged else None, tier)
-        self._uploads = DropThread()
+        self._keeper: SegmentKeeper | None = None
+        if section.archive is not None:
+            place = archive_place(section.archive)
+            self._keeper = SegmentKeeper(place, lambda: "an index is being rebuilt" if indexes.damaged else None, tier)
+        self._upload: Future[None] | None = None  # the last one
         self._is_limited = False  # more may go with the next run, at once
         self._chosen: RetentionPoint | None = None  # in no durable checkpoint yet
         self._durable: tuple[RetentionPoint, int] | None = None  # with the first checkpoint that has it
@@ -71,7 +77,7 @@ class Retention:
     @property
     def is_uploading(self) -> bool:
         """True while segments may be dropped on another thread: no index can be rebuilt."""
-        return self._uploads.is_running
+        return self._upload is not None and not self._upload.done()
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -79,7 +85,7 @@ class Retention:
         self._look_at_newest()
         if self._indexes.damaged:
             return False  # rebuilding needs the journal as it is
-        if self._uploads.is_running:
+        if self.is_uploading:
             return False  # one after the other
         if self._durable is not None:
             return True
@@ -185,7 +191,8 @@ class Retention:
             point, with_it = durable
             await loop.run_in_executor(worker, remove_checkpoints_below, self._source.journal.storage, with_it)
             if self._keeper is not None:
-                self._uploads.start(functools.partial(self._upload, point.lsn))
+                assert not self.is_uploading
+                self._upload = in_daemon_thread(functools.partial(self._drop_archived, point.lsn), "archive")
             else:
                 await loop.run_in_executor(worker, self._drop, point.lsn)
         if self._chosen is not None:
@@ -195,7 +202,7 @@ class Retention:
         count = self._source.journal.drop_before(lsn, self._keeper)
         log.info("segments dropped count=%d policy=%s start=%d", count, self._section.policy, lsn)
 
-    def _upload(self, lsn: int) -> None:
+    def _drop_archived(self, lsn: int) -> None:
         """Drop segments on the thread for uploads, whose errors end here: the segments stay, and the next run tries
         again."""
         try:
@@ -217,11 +224,12 @@ class Retention:
 
     async def stop(self) -> None:
         """Wait for an upload, for some seconds only."""
-        await self._uploads.wait(STOP_WAIT_S)
+        await self.uploaded(STOP_WAIT_S)
 
-    async def uploaded(self) -> None:
-        """Wait until no upload runs."""
-        await self._uploads.wait()
+    async def uploaded(self, seconds_max: float | None = None) -> None:
+        """Wait until no upload runs; *seconds_max* at most."""
+        if self._upload is not None:
+            await asyncio.wait([asyncio.wrap_future(self._upload)], timeout=seconds_max)
 
 
 def _choose(

@@ -106,7 +106,7 @@ def test_a_store_that_never_answers_does_not_hold_up_a_stop(
             async with stage(tmp_path / "data", section("s3://third/broker-0")) as on:
                 for number in range(70):
                     on.put(ORDERS, number)
-                await until(on, lambda: on.store.checkpoints._retention._uploads.is_running)
+                await until(on, lambda: on.store.checkpoints._retention.is_uploading)
                 held = sorted((tmp_path / "data").glob("*.journal"))
             assert sorted((tmp_path / "data").glob("*.journal")) == held
             assert list(judged(tmp_path / "data")) == []
