@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from journal.backup.manifest import Manifest
 from journal.records.record import PartitionName
-from meta_broker.replication.promotion.promotion_check import CheckFinding, ClusterView, Severity
+from meta_broker.replication.promotion.promotion_check import CheckFinding, ClusterView, note, risk, stop
 from zk.brokers.journal_position import JournalPosition
 
 GROUPS_TOLD = 20
@@ -68,25 +68,22 @@ def check_restore(facts: RestoreFacts) -> list[CheckFinding]:
 def _cluster(facts: RestoreFacts) -> Iterator[CheckFinding]:
     cluster, broker_id = facts.cluster, facts.manifest.broker_id
     if cluster is None:
-        yield CheckFinding(
-            Severity.RISK,
+        yield risk(
             f"without ZooKeeper it is unknown whether a master or a slave of broker {broker_id} runs, and none of them "
-            f"learns of this: make sure that all are stopped for good",
+            f"learns of this: make sure that all are stopped for good"
         )
         return
     if cluster.master is not None:
-        yield CheckFinding(
-            Severity.STOP,
+        yield stop(
             f"a master of broker {broker_id} is registered at {cluster.master}: stop it, or wait until its ZooKeeper "
-            f"session is over",
+            f"session is over"
         )
     node = cluster.node
     slaves = sorted({*cluster.slaves, *(node.in_sync if node is not None else ())})
     if slaves:
-        yield CheckFinding(
-            Severity.RISK,
+        yield risk(
             f"slave {', '.join(map(str, slaves))} may have more than this back-up: promote it instead; "
-            f"after a restoration it gives up what is not in the back-up, into a file",
+            f"after a restoration it gives up what is not in the back-up, into a file"
         )
 
 
@@ -95,71 +92,60 @@ def _archive(facts: RestoreFacts) -> Iterator[CheckFinding]:
     if archive is None:
         return
     if archive.unknown:
-        yield CheckFinding(
-            Severity.RISK,
+        yield risk(
             f"{archive.unknown}: if it has segments beyond this back-up, it takes none of the restored broker's, whose "
-            f"disk then fills",
+            f"disk then fills"
         )
     elif archive.end > facts.manifest.end:
-        yield CheckFinding(
-            Severity.STOP,
+        yield stop(
             f"{archive.name} has segments of the lost journal up to LSN {archive.end}, beyond this back-up, and would "
             f"take none of the restored broker's: name a new place in [retention] archive, and keep the old one: "
-            f"`metaq audit` and Spark read it",
+            f"`metaq audit` and Spark read it"
         )
 
 
 def _lost(facts: RestoreFacts) -> Iterator[CheckFinding]:
     manifest, position = facts.manifest, facts.position
     if position is None:
-        yield CheckFinding(
-            Severity.NOTE, "what was written after the back-up is lost; how much that is, ZooKeeper does not say"
-        )
+        yield note("what was written after the back-up is lost; how much that is, ZooKeeper does not say")
     elif position.order < (manifest.epoch, manifest.incarnation, manifest.end):
-        yield CheckFinding(
-            Severity.NOTE,
-            f"what was written after the back-up is lost; ZooKeeper knows of nothing: it last read LSN {position.end}",
+        yield note(
+            f"what was written after the back-up is lost; ZooKeeper knows of nothing: it last read LSN {position.end}"
         )
     elif position.epoch == manifest.epoch:
-        yield CheckFinding(
-            Severity.NOTE,
+        yield note(
             f"what was written after the back-up is lost: {position.end - manifest.end} bytes of the journal or more, "
-            f"up to LSN {position.end}, last in {position.directory or 'an unknown directory'} on {position.host}",
+            f"up to LSN {position.end}, last in {position.directory or 'an unknown directory'} on {position.host}"
         )
     else:
-        yield CheckFinding(
-            Severity.NOTE,
+        yield note(
             f"what was written after the back-up is lost: the journal had reached epoch {position.epoch}, LSN "
-            f"{position.end}, and the back-up is of epoch {manifest.epoch}, LSN {manifest.end}",
+            f"{position.end}, and the back-up is of epoch {manifest.epoch}, LSN {manifest.end}"
         )
 
 
 def _in_doubt(facts: RestoreFacts) -> Iterator[CheckFinding]:
     if facts.in_doubt:
-        yield CheckFinding(
-            Severity.NOTE,
+        yield note(
             f"{len(facts.in_doubt)} branches were prepared when the back-up was taken, and may have ended since, with "
             f"their decisions deleted: each goes on the ledger as a hazard; compare them with the database before you "
-            f"end them by `metaq txn`",
+            f"end them by `metaq txn`"
         )
-    yield CheckFinding(
-        Severity.NOTE,
-        "transactions committed after the back-up have rows in their databases and no messages: see metaq reconcile",
+    yield note(
+        "transactions committed after the back-up have rows in their databases and no messages: see metaq reconcile"
     )
 
 
 def _groups(facts: RestoreFacts) -> Iterator[CheckFinding]:
     for one in facts.beyond[:GROUPS_TOLD]:
-        yield CheckFinding(
-            Severity.NOTE,
+        yield note(
             f"group {one.group} has consumed {one.name} up to {one.offset}, and the back-up ends at {one.end}: it goes "
-            f"on with the first new message",
+            f"on with the first new message"
         )
     if len(facts.beyond) > GROUPS_TOLD:
-        yield CheckFinding(Severity.NOTE, f"so have groups in {len(facts.beyond) - GROUPS_TOLD} partitions more")
+        yield note(f"so have groups in {len(facts.beyond) - GROUPS_TOLD} partitions more")
     if facts.has_wildcards:
-        yield CheckFinding(
-            Severity.NOTE,
+        yield note(
             "topics of a pattern that were first used after the back-up are unknown: they begin at offset 0 again, "
-            "unless a group has stored an offset in ZooKeeper",
+            "unless a group has stored an offset in ZooKeeper"
         )

@@ -15,8 +15,9 @@ from meta_broker.replication.promotion.promotion_check import (
     ClusterView,
     FormerMaster,
     ReplicaStatus,
-    Severity,
     newest_epoch,
+    note,
+    risk,
 )
 from meta_broker.replication.replica.copy_report import CopyReport
 
@@ -58,24 +59,23 @@ def check_candidates(
     for slave_id, (url, copy) in sorted(candidates.items()):
         who = f"slave {slave_id} at {url}"
         if isinstance(copy, NoReport):
-            found.append(CheckFinding(Severity.NOTE, f"{who} can't be asked how far it is: {copy.reason}"))
+            found.append(note(f"{who} can't be asked how far it is: {copy.reason}"))
         elif not copy.is_complete or not copy.epoch_history:
-            found.append(CheckFinding(Severity.NOTE, f"{who} has no whole copy yet: it can't be promoted"))
+            found.append(note(f"{who} has no whole copy yet: it can't be promoted"))
         elif (between := divergence(status, copy)) is None:
-            text = f"{who} and this one share no epoch of the journal: which of them has more is unknown"
-            found.append(CheckFinding(Severity.RISK, text))
+            found.append(risk(f"{who} and this one share no epoch of the journal: which of them has more is unknown"))
         elif not between.there:
             behind.append(slave_id)
         elif copy.epoch_history[-1] < status.epoch_history[-1]:
             text = (
                 f"{who} has {between.there} bytes, from LSN {between.divergence_lsn} on, that a later master never had"
             )
-            found.append(CheckFinding(Severity.NOTE, text))
+            found.append(note(text))
         else:
             ahead[url] = copy
     found += _check_ahead(status, cluster, ahead, former)
     if behind:
-        found.append(CheckFinding(Severity.NOTE, f"slave {', '.join(map(str, behind))} has nothing that is not here"))
+        found.append(note(f"slave {', '.join(map(str, behind))} has nothing that is not here"))
     return [*found, *_unregistered(status, cluster, candidates)]
 
 
@@ -89,14 +89,14 @@ def _check_ahead(
         assert between is not None
         text = f"slave {copy.slave_id} at {url} has {between.there} bytes more of this journal, up to LSN {copy.end}"
         if (why := _why_unacknowledged(status, cluster, copy, former)) is not None:
-            yield CheckFinding(Severity.NOTE, f"{text}; it was never acknowledged: {why}")
+            yield note(f"{text}; it was never acknowledged: {why}")
         elif copy is not most:
-            yield CheckFinding(Severity.RISK, f"{text}; another slave has more still")
+            yield risk(f"{text}; another slave has more still")
         else:
             zk = f" --zk {cluster.connect}" if cluster.connect else ""
             command = f"metaq promote {shlex.quote(copy.data)}{zk}"
             text += f"; promote that one, which has most: stop it, and on its machine: {command}"
-            yield CheckFinding(Severity.RISK, text)
+            yield risk(text)
 
 
 def _why_unacknowledged(
@@ -124,4 +124,4 @@ def _unregistered(
     text = f"slave {', '.join(map(str, away))} can't be asked how far it is: it is not registered"
     if node.mode == "sync":
         text += ", as slaves in mode sync are not by default; it is in sync, so that it has all that was acknowledged"
-    return [CheckFinding(Severity.NOTE, text)]
+    return [note(text)]

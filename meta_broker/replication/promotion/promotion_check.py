@@ -7,6 +7,7 @@ was acknowledged. Everything else is a risk that an operator has to accept expli
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from journal.records.epoch_history import WriterEpoch
@@ -28,6 +29,11 @@ class Severity(StrEnum):
 class CheckFinding:
     severity: Severity
     text: str
+
+
+note: Final = partial(CheckFinding, Severity.NOTE)
+risk: Final = partial(CheckFinding, Severity.RISK)
+stop: Final = partial(CheckFinding, Severity.STOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +89,18 @@ def check_promotion(
     facts = status.facts
     found = [_check_behind(status) if former is None else _check_compared(status, former)]
     if status.active:
-        found.append(
-            CheckFinding(Severity.NOTE, f"{status.active} transactions were active, not prepared: they are rolled back")
-        )
+        found.append(note(f"{status.active} transactions were active, not prepared: they are rolled back"))
     if cluster is None:
         text = (
             "without ZooKeeper it is unknown whether the master is gone and whether this slave has everything: "
             "make sure that it is stopped for good"
         )
-        return [*found, CheckFinding(Severity.RISK, text)]
+        return [*found, risk(text)]
     if cluster.master is not None:
         found.append(
-            CheckFinding(
-                Severity.STOP,
+            stop(
                 f"a master of broker {facts.broker_id} is registered at {cluster.master}: stop it, or wait until its "
-                f"ZooKeeper session is over",
+                f"ZooKeeper session is over"
             )
         )
     is_known = former is not None and former.epoch >= newest_epoch(status, cluster.node)
@@ -105,7 +108,7 @@ def check_promotion(
     if is_known and former is not None and position is not None and former.is_before(position):
         is_known = False
         text = f"the former master's directory ends at LSN {former.end}, and {_acknowledged(position)}: an older copy"
-        found.append(CheckFinding(Severity.NOTE, text))
+        found.append(note(text))
     return found if is_known else [*found, _check_in_sync(status, cluster.node, cluster.position)]
 
 
@@ -113,27 +116,23 @@ def _check_behind(status: ReplicaStatus) -> CheckFinding:
     """Return what the master's last heartbeat proves."""
     facts, end = status.facts, status.end
     if not facts.heard_ms:
-        return CheckFinding(
-            Severity.RISK, "this slave has never received a heartbeat of a master: it may lack anything"
-        )
+        return risk("this slave has never received a heartbeat of a master: it may lack anything")
     if end < facts.high_watermark:
-        return CheckFinding(
-            Severity.RISK,
+        return risk(
             f"the journal ends at LSN {end}, and the master had acknowledged everything up to LSN "
-            f"{facts.high_watermark} when it was last heard: {facts.high_watermark - end} bytes of that are not here",
+            f"{facts.high_watermark} when it was last heard: {facts.high_watermark - end} bytes of that are not here"
         )
     if end < facts.end:
-        return CheckFinding(
-            Severity.NOTE,
-            f"{facts.end - end} unacknowledged bytes of the master's journal, LSN {end} to {facts.end}, are not here",
+        return note(
+            f"{facts.end - end} unacknowledged bytes of the master's journal, LSN {end} to {facts.end}, are not here"
         )
-    return CheckFinding(Severity.NOTE, "everything that the master had when it was last heard is here")
+    return note("everything that the master had when it was last heard is here")
 
 
 def _check_compared(status: ReplicaStatus, former: FormerMaster) -> CheckFinding:
     """Return what comparing the two directories proves."""
     if former.lost is None:
-        return CheckFinding(Severity.RISK, "the two journals share no epoch: they may not be copies of each other")
+        return risk("the two journals share no epoch: they may not be copies of each other")
     lost = former.lost
     if lost.is_silent:
         text = f"everything in the former master's journal is here, up to LSN {lost.start}"
@@ -141,7 +140,7 @@ def _check_compared(status: ReplicaStatus, former: FormerMaster) -> CheckFinding
             text += (
                 f"; {lost.reapplied.count} branches are ended once more, as an operator's decision that is here says"
             )
-        return CheckFinding(Severity.NOTE, text)
+        return note(text)
     said = [
         f"{lost.messages} messages",
         f"{lost.prepared.count} branches in doubt",
@@ -151,10 +150,9 @@ def _check_compared(status: ReplicaStatus, former: FormerMaster) -> CheckFinding
     if lost.decided.count or lost.forgotten.count:
         said.append(f"{lost.decided.count} decisions of operators, {lost.forgotten.count} forgotten")
     said += [f"{count} {kind}" for kind, count in sorted(lost.others.items())]
-    return CheckFinding(
-        Severity.RISK,
+    return risk(
         f"the former master's journal goes on here, LSN {lost.start} to {lost.end}: {', '.join(said)}; what of it was "
-        f"acknowledged would be lost{_again(lost)}",
+        f"acknowledged would be lost{_again(lost)}"
     )
 
 
@@ -181,39 +179,31 @@ def _check_in_sync(
     facts, followed = status.facts, status.followed
     me = facts.slave_id
     if node is None:
-        return CheckFinding(
-            Severity.RISK,
+        return risk(
             f"ZooKeeper has no in-sync set of broker {facts.broker_id}: what its master acknowledged since it "
-            f"was last heard may not be here",
+            f"was last heard may not be here"
         )
     if newest_epoch(status, node) > followed:
         who = f"{node.master} is or was its master" if node.master else f"{node.claimed_by} claimed it and never served"
-        return CheckFinding(
-            Severity.RISK,
+        return risk(
             f"ZooKeeper knows epoch {node.epoch} and this slave has followed epoch {followed}: {who}; what was "
-            f"acknowledged under it is not here",
+            f"acknowledged under it is not here"
         )
     if position is not None and position.epoch == followed and position.end > status.end:
-        return CheckFinding(
-            Severity.RISK,
+        return risk(
             f"the journal ends at LSN {status.end}, and {_acknowledged(position)}: {position.end - status.end} bytes "
-            f"of that are not here; if slave {me} is in sync, then with another directory: promote that one",
+            f"of that are not here; if slave {me} is in sync, then with another directory: promote that one"
         )
     if node.mode == "async":
-        return CheckFinding(
-            Severity.RISK,
-            "the master replicated asynchronously: what it acknowledged last, after it was last heard, may not be here",
+        return risk(
+            "the master replicated asynchronously: what it acknowledged last, after it was last heard, may not be here"
         )
     if me in node.in_sync:
-        return CheckFinding(Severity.NOTE, "in sync: everything that was ever acknowledged is here")
+        return note("in sync: everything that was ever acknowledged is here")
     if node.in_sync:
         others = ", ".join(map(str, node.in_sync))
-        return CheckFinding(
-            Severity.RISK, f"not in sync, and slave {others} is: promote that one, which has everything"
-        )
-    return CheckFinding(
-        Severity.RISK, "no slave was in sync when the master went: what it acknowledged alone may not be here"
-    )
+        return risk(f"not in sync, and slave {others} is: promote that one, which has everything")
+    return risk("no slave was in sync when the master went: what it acknowledged alone may not be here")
 
 
 def _acknowledged(position: JournalPosition) -> str:
