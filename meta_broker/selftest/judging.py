@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from meta_broker.selftest.disk_test import BATCH_BYTES, DiskReport
@@ -43,6 +44,12 @@ class SelfTestFinding:
     text: str
 
 
+ok: Final = partial(SelfTestFinding, Grade.OK)
+warning: Final = partial(SelfTestFinding, Grade.WARNING)
+unknown: Final = partial(SelfTestFinding, Grade.UNKNOWN)
+bad: Final = partial(SelfTestFinding, Grade.BAD)
+
+
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """Messages a second by the measured fsync: of one producer that waits for each, and of PARALLEL at once."""
@@ -65,61 +72,47 @@ def judge(disk: DiskReport, machine: MachineReport) -> list[SelfTestFinding]:
 def _file_system(disk: DiskReport) -> Iterator[SelfTestFinding]:
     what, mount = "file system", disk.mount
     if mount is None:
-        yield SelfTestFinding(Grade.UNKNOWN, what, "; ".join(disk.unknown))
+        yield unknown(what, "; ".join(disk.unknown))
         return
     where = f"{mount.kind} at {mount.point}"
     if mount.kind in _MEMORY:
-        yield SelfTestFinding(Grade.BAD, what, f"{where} is memory: a restart of the machine loses everything")
+        yield bad(what, f"{where} is memory: a restart of the machine loses everything")
     elif mount.kind in _REMOTE:
-        yield SelfTestFinding(
-            Grade.UNKNOWN, what, f"{where} is on another machine: what its fsync means, and its locks, is up to that"
-        )
+        yield unknown(what, f"{where} is on another machine: what its fsync means, and its locks, is up to that")
     elif mount.kind == "overlay":
-        yield SelfTestFinding(
-            Grade.WARNING,
-            what,
-            f"{where} is a container's layer, gone with the container: mount a volume for --data",
-        )
+        yield warning(what, f"{where} is a container's layer, gone with the container: mount a volume for --data")
     elif mount.kind.startswith("fuse"):
-        yield SelfTestFinding(
-            Grade.UNKNOWN, what, f"{where} is a program's: what its fsync means is up to that program"
-        )
+        yield unknown(what, f"{where} is a program's: what its fsync means is up to that program")
     elif mount.kind in _KNOWN:
-        yield SelfTestFinding(Grade.OK, what, where)
+        yield ok(what, where)
     else:
-        yield SelfTestFinding(Grade.UNKNOWN, what, f"{where} was never tried with metaq")
+        yield unknown(what, f"{where} was never tried with metaq")
     if lying := sorted(_LYING & mount.options):
-        yield SelfTestFinding(Grade.BAD, what, f"mounted with {', '.join(lying)}: an fsync does not reach the disk")
+        yield bad(what, f"mounted with {', '.join(lying)}: an fsync does not reach the disk")
 
 
 def _flush(disk: DiskReport) -> Iterator[SelfTestFinding]:
     what, device, half = "flush", disk.device, disk.small.at(0.5)
     if device is None:
-        yield SelfTestFinding(
-            Grade.UNKNOWN, what, "the kernel shows no disk below this file system: its cache is unknown"
-        )
+        yield unknown(what, "the kernel shows no disk below this file system: its cache is unknown")
     elif device.is_virtual:
-        yield SelfTestFinding(
-            Grade.WARNING,
+        yield warning(
             what,
             f"{device.name} is virtual, {device.write_cache or 'write cache unknown'}: its host decides whether a "
             f"flush reaches a disk",
         )
     else:
-        yield SelfTestFinding(Grade.OK, what, f"{device.name}, {device.write_cache or 'write cache unknown'}")
+        yield ok(what, f"{device.name}, {device.write_cache or 'write cache unknown'}")
     if half < IMPLAUSIBLE_S:
-        yield SelfTestFinding(
-            Grade.BAD, what, f"half of all fsyncs take less than {half * 1e6:.2g} us: no disk does that"
-        )
+        yield bad(what, f"half of all fsyncs take less than {half * 1e6:.2g} us: no disk does that")
     elif device is not None and device.is_rotational and not device.is_virtual and half < ROTATION_S:
-        yield SelfTestFinding(
-            Grade.BAD,
+        yield bad(
             what,
             f"half of all fsyncs take less than {half * 1e3:.1f} ms, and {device.name} rotates: a cache answers; make "
             f"sure that it has a battery, or switch it off",
         )
     if (rate := BATCH_BYTES / disk.large.at(0.5)) > BATCH_RATE_MAX:
-        yield SelfTestFinding(Grade.BAD, what, f"{rate / 1e9:.0f} GB a second are fsynced: that is memory, no disk")
+        yield bad(what, f"{rate / 1e9:.0f} GB a second are fsynced: that is memory, no disk")
 
 
 def _times(disk: DiskReport) -> Iterator[SelfTestFinding]:
@@ -130,73 +123,57 @@ def _times(disk: DiskReport) -> Iterator[SelfTestFinding]:
     )
     worst = max(small.seconds[-1], disk.large.seconds[-1])
     if worst > STALL_S:
-        yield SelfTestFinding(
-            Grade.WARNING, what, f"{text}: one stalled for {worst:.1f} s, and everybody waits meanwhile"
-        )
+        yield warning(what, f"{text}: one stalled for {worst:.1f} s, and everybody waits meanwhile")
     elif small.at(0.5) > SLOW_S:
-        yield SelfTestFinding(Grade.WARNING, what, f"{text}: slow; a disk with flash, or more producers at once")
+        yield warning(what, f"{text}: slow; a disk with flash, or more producers at once")
     else:
-        yield SelfTestFinding(Grade.OK, what, text)
+        yield ok(what, text)
 
 
 def _files(disk: DiskReport) -> Iterator[SelfTestFinding]:
     if not disk.is_preallocated:
-        yield SelfTestFinding(
-            Grade.WARNING, "preallocation", "files are not allocated ahead: a full disk may stop a write half way"
-        )
+        yield warning("preallocation", "files are not allocated ahead: a full disk may stop a write half way")
     if disk.directory_sync_s is None:
-        yield SelfTestFinding(Grade.BAD, "directory", "; ".join(disk.unknown))
+        yield bad("directory", "; ".join(disk.unknown))
     match disk.reads_back:
         case True:
-            yield SelfTestFinding(Grade.OK, "read back", "what was fsynced is read back past the page cache")
+            yield ok("read back", "what was fsynced is read back past the page cache")
         case False:
-            yield SelfTestFinding(Grade.BAD, "read back", "what was fsynced reads back differently past the page cache")
+            yield bad("read back", "what was fsynced reads back differently past the page cache")
         case None:
-            yield SelfTestFinding(Grade.UNKNOWN, "read back", "; ".join(disk.unknown))
+            yield unknown("read back", "; ".join(disk.unknown))
     if disk.free_bytes < FREE_MIN:
-        yield SelfTestFinding(
-            Grade.WARNING, "free space", f"{disk.free_bytes >> 20} MiB: see docs on planning the disk"
-        )
+        yield warning("free space", f"{disk.free_bytes >> 20} MiB: see docs on planning the disk")
 
 
 def _clock(machine: MachineReport) -> Iterator[SelfTestFinding]:
     clock, what = machine.clock, "clock"
     if abs(machine.stepped_s) > STEP_S:
-        yield SelfTestFinding(
-            Grade.WARNING, what, f"the wall clock was set by {machine.stepped_s:+.1f} s during the test"
-        )
+        yield warning(what, f"the wall clock was set by {machine.stepped_s:+.1f} s during the test")
     if clock.is_synchronized is None:
-        yield SelfTestFinding(Grade.UNKNOWN, what, "the kernel can't be asked whether something keeps the clock right")
+        yield unknown(what, "the kernel can't be asked whether something keeps the clock right")
     elif not clock.is_synchronized:
-        yield SelfTestFinding(
-            Grade.WARNING, what, "nothing keeps the clock right: run an NTP client; retention goes by it"
-        )
+        yield warning(what, "nothing keeps the clock right: run an NTP client; retention goes by it")
     else:
         bound = "" if clock.error_s is None else f", within {clock.error_s:.1f} s"
-        yield SelfTestFinding(Grade.OK, what, f"kept right{bound}; source {clock.source or 'unknown'}")
+        yield ok(what, f"kept right{bound}; source {clock.source or 'unknown'}")
 
 
 def _limits(machine: MachineReport) -> Iterator[SelfTestFinding]:
     hard = machine.descriptors_hard
     count = "no limit" if hard < 0 else str(hard)
     if 0 <= hard < DESCRIPTORS_MIN:
-        yield SelfTestFinding(
-            Grade.WARNING,
-            "descriptors",
-            f"{count} at most: one a connection, a partition and a segment; raise LimitNOFILE",
-        )
+        yield warning("descriptors", f"{count} at most: one a connection, a partition and a segment; raise LimitNOFILE")
     else:
-        yield SelfTestFinding(
-            Grade.OK, "descriptors", f"{count} at most, {machine.descriptors_soft} now: a broker raises it"
-        )
+        yield ok("descriptors", f"{count} at most, {machine.descriptors_soft} now: a broker raises it")
     memory = f"{machine.memory_bytes >> 20} MiB, {machine.processors} processors"
     severity = Grade.WARNING if machine.memory_bytes < MEMORY_MIN else Grade.OK
     yield SelfTestFinding(severity, "memory", memory)
-    yield SelfTestFinding(Grade.OK, "kernel", machine.kernel)
+    yield ok("kernel", machine.kernel)
     if machine.is_optimized:
-        yield SelfTestFinding(Grade.OK, "python", machine.python)
+        yield ok("python", machine.python)
     else:
-        yield SelfTestFinding(Grade.WARNING, "python", f"{machine.python}: built for debugging, several times slower")
+        yield warning("python", f"{machine.python}: built for debugging, several times slower")
 
 
 def _ms(seconds: float) -> str:
