@@ -1,12 +1,17 @@
-"""ZooKeeper for commands that give a broker id a new master: the session, and waiting for a dead one's to end."""
+"""Shared by the commands that give a broker id a new master: ZooKeeper's session, a dead master's end, the consent."""
 
 import contextlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.replication.promotion.promotion import is_answering, read_cluster, wait_unregistered
+from meta_broker.replication.promotion.promotion_check import CheckFinding, Severity
 from meta_client.operations.text import tell
 from zk.session.session import ZooKeeperSession
+
+REFUSED: Final = 1  # exit status: nothing was changed
 
 
 @contextlib.contextmanager
@@ -34,3 +39,14 @@ def wait_for_dead_master(session: ZooKeeperSession, config: BrokerConfig) -> Non
     wait_s = config.zookeeper_section.session_timeout_ms / 1000
     tell(f"{master} does not answer: waiting up to {wait_s:.0f} s for its ZooKeeper session to end")
     wait_unregistered(session, config.broker_id, wait_s)
+
+
+def check_consent(findings: Sequence[CheckFinding], refused: str, *, dry_run: bool, accept_loss: bool) -> None:
+    """Exit with status REFUSED if the findings forbid what is to be done. *refused* says that it was not."""
+    severities = {finding.severity for finding in findings}
+    if Severity.STOP in severities:
+        tell(f"{refused}: see what says stop")
+        sys.exit(REFUSED)
+    if Severity.RISK in severities and not accept_loss:
+        tell(f"{'would need' if dry_run else f'{refused}: needs'} --accept-loss, for each line that says risk")
+        sys.exit(REFUSED)

@@ -2,16 +2,14 @@
 
 import contextlib
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import click
 
 from journal.state.wall_clock import wall_clock_ms
 from meta_broker.cli.broker import broker_options, serve
-from meta_broker.cli.former_master import configured_session, wait_for_dead_master
+from meta_broker.cli.former_master import check_consent, configured_session, wait_for_dead_master
 from meta_broker.cli.promote_report import PromotionReport, report_lines, report_object
 from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
@@ -24,15 +22,13 @@ from meta_broker.replication.promotion.promotion import (
     read_replica,
     require_stopped_slave,
 )
-from meta_broker.replication.promotion.promotion_check import CheckFinding, Severity, check_promotion
+from meta_broker.replication.promotion.promotion_check import check_promotion
 from meta_broker.replication.replica.slave_file import SlaveFile
 from meta_client.cli.output import confirm
 from meta_client.logs.audit import audit_offline
 from meta_client.logs.setup import LogFormat, set_up_logs
 from meta_client.operations.text import printable, tell
 from zk.brokers.replication import VersionedReplication
-
-REFUSED: Final = 1  # exit status: not promoted, and nothing was changed
 
 
 @click.command(name="promote")
@@ -112,7 +108,7 @@ def promote_command(
             findings += check_candidates(status, cluster, candidates, compared)
         report = PromotionReport(directory, status, cluster, compared, candidates, findings)
         _print(report, as_json=as_json)
-        _check(report.findings, dry_run=dry_run, accept_loss=accept_loss)
+        check_consent(report.findings, "not promoted", dry_run=dry_run, accept_loss=accept_loss)
         if dry_run:
             return
         if not yes:
@@ -144,16 +140,3 @@ def _print(report: PromotionReport, *, as_json: bool) -> None:
     lines = [json.dumps(report_object(report))] if as_json else report_lines(report, wall_clock_ms())
     for line in lines:
         click.echo(printable(line))  # operators' reasons and other slaves' texts may contain any characters
-
-
-def _check(findings: Sequence[CheckFinding], *, dry_run: bool, accept_loss: bool) -> None:
-    """Exit with status 1 if the findings forbid the promotion."""
-    stops = [finding for finding in findings if finding.severity is Severity.STOP]
-    risks = [finding for finding in findings if finding.severity is Severity.RISK]
-    if stops:
-        click.echo("not promoted: see what says stop", err=True)
-        sys.exit(REFUSED)
-    if risks and not accept_loss:
-        would = "would need" if dry_run else "not promoted: needs"
-        click.echo(f"{would} --accept-loss, for each line that says risk", err=True)
-        sys.exit(REFUSED)

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -22,12 +21,12 @@ from journal.state.journal_state import JournalState
 from journal.state.wall_clock import wall_clock_ms
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.backup import manifest_lines, manifest_object
-from meta_broker.cli.former_master import configured_session, wait_for_dead_master
+from meta_broker.cli.former_master import check_consent, configured_session, wait_for_dead_master
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
 from meta_broker.replication.promotion.promotion import read_cluster
-from meta_broker.replication.promotion.promotion_check import CheckFinding, Severity
+from meta_broker.replication.promotion.promotion_check import CheckFinding
 from meta_broker.restoring.restoration import Restored, claim_restored, leave_in_sync, require_empty, restore
 from meta_broker.restoring.restore_check import ArchiveEnd, RestoreFacts, beyond_end, check_restore
 from meta_broker.restoring.skipped_offsets import bytes_to_skip, ends_after
@@ -41,7 +40,6 @@ from zk.brokers.replication import VersionedReplication, next_epoch
 from zk.groups.listing import list_groups
 from zk.session.session import ZooKeeperSession
 
-REFUSED: Final = 1  # exit status: not restored, and nothing was changed
 SHOWN_MAX: Final = 20  # branches in doubt; `metaq txn list --dir` shows all
 
 Stored = list[tuple[str, PartitionName, int]]  # group, partition, offset
@@ -127,7 +125,7 @@ def restore_command(
         )
         findings = check_restore(facts)
         _print(facts, backup, skip, findings, as_json=as_json)
-        _check(findings, dry_run=dry_run, accept_loss=accept_loss)
+        check_consent(findings, "not restored", dry_run=dry_run, accept_loss=accept_loss)
         with Progress("copied", "MiB", manifest.bytes >> 20) as progress:
             if dry_run:
                 copy_back(source, manifest, None, lambda done: progress.at(done >> 20))
@@ -225,15 +223,3 @@ def _print(facts: RestoreFacts, backup: Path, skip: int, findings: Sequence[Chec
     lines += [f"{one.severity.value}: {one.text}" for one in findings]
     for line in lines:
         click.echo(printable(line))
-
-
-def _check(findings: Sequence[CheckFinding], *, dry_run: bool, accept_loss: bool) -> None:
-    """Exit with status 1 if the findings forbid the restoration."""
-    severities = {one.severity for one in findings}
-    if Severity.STOP in severities:
-        click.echo("not restored: see what says stop", err=True)
-        sys.exit(REFUSED)
-    if Severity.RISK in severities and not accept_loss:
-        would = "would need" if dry_run else "not restored: needs"
-        click.echo(f"{would} --accept-loss, for each line that says risk", err=True)
-        sys.exit(REFUSED)
