@@ -14,10 +14,7 @@ from journal.backup.copy_back import copy_back, read_manifest
 from journal.backup.manifest import Manifest
 from journal.errors import StorageFailed
 from journal.records.record import PartitionName
-from journal.records.states import BranchState
-from journal.records.xid import XaKey
 from journal.repair.offline import read_state
-from journal.state.journal_state import JournalState
 from journal.state.wall_clock import wall_clock_ms
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.backup import manifest_lines, manifest_object
@@ -25,7 +22,7 @@ from meta_broker.cli.former_master import check_consent, configured_session, wai
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
-from meta_broker.replication.promotion.promotion import read_cluster
+from meta_broker.replication.promotion.promotion import in_doubt, read_cluster
 from meta_broker.replication.promotion.promotion_check import CheckFinding
 from meta_broker.restoring.restoration import Restored, claim_restored, leave_in_sync, require_empty, restore
 from meta_broker.restoring.restore_check import ArchiveEnd, RestoreFacts, beyond_end, check_restore
@@ -101,7 +98,7 @@ def restore_command(
         )
     with read_state(backup) as (state, _):
         ends = {name: int(offset_range.end) for name, offset_range in state.offset_ranges.items()}
-        in_doubt = _in_doubt(state)
+        branches = in_doubt(state)
     with configured_session(config) as session:
         found: VersionedReplication = VersionedReplication(None, None)
         position, stored = None, Stored()
@@ -116,7 +113,7 @@ def restore_command(
         skip = bytes_to_skip(manifest, wall_clock_ms(), position, epoch)
         facts = RestoreFacts(
             manifest,
-            in_doubt,
+            branches,
             cluster,
             position,
             list(beyond_end(stored, ends)),
@@ -162,14 +159,6 @@ def _print_restored(directory: Path, manifest: Manifest, restored: Restored) -> 
             f"{directory}` shows all",
             err=True,
         )
-
-
-def _in_doubt(state: JournalState) -> list[str]:
-    return [
-        str(branch.key)
-        for branch in state.branches.values()
-        if branch.state is BranchState.PREPARED and isinstance(branch.key, XaKey) and branch.decision is None
-    ]
 
 
 def _stored(session: ZooKeeperSession, broker_id: int) -> Stored:

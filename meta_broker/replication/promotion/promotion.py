@@ -19,6 +19,7 @@ from journal.records.xid import XaKey
 from journal.repair.offline import opened_store, read_state
 from journal.repair.tail import tail_of
 from journal.state.inspection import RecordReader, scanner_from
+from journal.state.journal_state import JournalState
 from journal.state.recovery import Recovered
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, write_watermark
@@ -82,16 +83,21 @@ def read_replica(directory: Path) -> ReplicaStatus:
                 f"{directory}: slave.json is of broker {facts.broker_id} of cluster {facts.cluster!r}, and the journal "
                 f"of {identity}: name the directory of one slave"
             )
-        prepared = [
-            str(branch.key)
-            for branch in state.branches.values()
-            if branch.state is BranchState.PREPARED and isinstance(branch.key, XaKey) and branch.decision is None
-        ]
+        prepared = in_doubt(state)
         decided = sum(branch.decision is not None for branch in state.branches.values())
         active = len(state.branches) - len(prepared) - decided
         return ReplicaStatus(
             facts, segments.start, state.lsn, state.epoch, prepared, active, tuple(state.epoch_history)
         )
+
+
+def in_doubt(state: JournalState) -> list[str]:
+    """Return the keys of the prepared XA branches without an outcome."""
+    return [
+        str(branch.key)
+        for branch in state.branches.values()
+        if branch.state is BranchState.PREPARED and isinstance(branch.key, XaKey) and branch.decision is None
+    ]
 
 
 def compare_with_former(former: Path, directory: Path) -> FormerMaster:
@@ -164,16 +170,11 @@ def is_answering(url: str, security: Security = PLAIN) -> bool:
     return True
 
 
-def wait_unregistered(session: ZooKeeperSession, broker_id: int, session_timeout_s: float) -> bool:
-    """Wait until an unresponsive master's registration is gone, at most as long as its session may last; False: it
-    stays.
-    """
+def wait_unregistered(session: ZooKeeperSession, broker_id: int, session_timeout_s: float) -> None:
+    """Wait until an unresponsive master's registration is gone, at most as long as its session may last."""
     deadline = time.monotonic() + session_timeout_s + EXPIRY_SLACK_S
-    while read_cluster(session, broker_id)[0].master is not None:
-        if time.monotonic() >= deadline:
-            return False
+    while read_cluster(session, broker_id)[0].master is not None and time.monotonic() < deadline:
         time.sleep(POLL_S)
-    return True
 
 
 def promote(directory: Path, facts: SlaveFacts, session: ZooKeeperSession | None, found: VersionedReplication) -> int:
