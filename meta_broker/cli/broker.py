@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -241,7 +241,8 @@ def dev(
     set_up_logs(log_level, log_format)
     offered = {"*": TopicConfig(partitions=4)} | dict(map(_topic, topics))
     _check_ports({zk_port: "ZooKeeper's, --zk-port", port: "the broker's, --port", admin_port: "metrics, --admin-port"})
-    with _zookeeper(data / "zookeeper", zk_port) as connect:
+    with EmbeddedZooKeeper(data / "zookeeper", port=zk_port) as server:
+        connect = server.connect
         base = load(None, data=data / "broker", broker_id=0, port=port, zookeeper=connect, admin_port=admin_port)
         config = dataclasses.replace(base, topics=offered)
 
@@ -276,12 +277,6 @@ def _check_ports(wanted: dict[int, str]) -> None:
             f"taken on 127.0.0.1, perhaps by another `metaq dev`: {' and '.join(taken.values())}: stop what listens "
             f"there, or take free ones with `metaq dev --zk-port 0 --port 0`; nothing was started{stranger}"
         )
-
-
-@contextlib.contextmanager
-def _zookeeper(data: Path, port: int) -> Iterator[str]:
-    with EmbeddedZooKeeper(data, port=port) as server:
-        yield server.connect
 
 
 def _topic(text: str) -> tuple[str, TopicConfig]:
