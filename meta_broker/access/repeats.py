@@ -1,6 +1,7 @@
 """Limits the lines of the audit log that a principal can cause at no cost. The caller has the clock."""
 
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import Final
 
 WINDOW_S: Final = 60.0  # the same line is written once in it
@@ -8,13 +9,11 @@ LINES_MAX: Final = 100  # of one principal in a window
 FREE_ACTIONS_MAX: Final = 10_000  # of one principal in a window: more are refused, not left out
 
 
+@dataclass(slots=True)
 class _PrincipalWindow:
-    __slots__ = ("ends", "left_out", "told")
-
-    def __init__(self, ends: float, left_out: int) -> None:
-        self.ends = ends
-        self.told: set[Hashable] = set()
-        self.left_out = left_out  # before it
+    ends: float
+    left_out: int  # before it
+    told: set[Hashable] = field(default_factory=set)
 
 
 class RepeatedLines:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from meta_broker.cluster.membership import Membership
@@ -14,22 +15,18 @@ from meta_client.admin.health import Health
 SECOND_LOOK_S: Final = 0.1  # a process that was stopped looks like one that hangs, until its loop has turned once
 
 
+@dataclass(frozen=True, slots=True)
 class OpenBroker:
     """An open broker. Set by its loop, read by any thread."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        server: Server,
-        membership: Membership | None,
-        is_hanging: Callable[[], bool],
-    ) -> None:
-        """*membership* None: it does not register. *is_hanging*: as the watchdog sees it."""
-        self.dispatcher = dispatcher
-        self.context: Context = dispatcher.context
-        self.server = server
-        self.membership = membership
-        self.is_hanging = is_hanging
+    dispatcher: Dispatcher
+    server: Server
+    membership: Membership | None  # None: it does not register
+    is_hanging: Callable[[], bool]  # as the watchdog sees it
+
+    @property
+    def context(self) -> Context:
+        return self.dispatcher.context
 
 
 class BrokerStatus:

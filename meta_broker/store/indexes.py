@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -153,21 +154,17 @@ class Indexes:
             yield
 
 
+@dataclass(slots=True, eq=False)
 class Collected:
     """The indexes' part of a checkpoint. *marks* is complete once the spills are written.
 
     *is_complete*: none of the indexes is damaged. *deleted*: partitions whose up-to-date files are gone.
     """
 
-    __slots__ = ("deleted", "is_complete", "marks", "spills")
-
-    def __init__(
-        self, spills: dict[PartitionName, Spill], entries: dict[PartitionName, IndexFileEntry], *, is_complete: bool
-    ) -> None:
-        self.spills = spills
-        self.marks = entries
-        self.is_complete = is_complete
-        self.deleted: frozenset[PartitionName] = frozenset()
+    spills: dict[PartitionName, Spill]
+    marks: dict[PartitionName, IndexFileEntry]
+    is_complete: bool
+    deleted: frozenset[PartitionName] = frozenset()
 
     def every(self) -> Iterator[tuple[PartitionName, Spill | None]]:
         """Yield each partition with what is added to its file."""
