@@ -76,7 +76,7 @@ class ArchiveTier:
     def is_ready(self) -> bool:
         """True if the newest archived index is known, and so what follows it; else it is being looked for."""
         try:
-            self._ranges()
+            self.ranges()
         except (ArchiveCold, StorageFailed):
             return False
         return True
@@ -86,7 +86,7 @@ class ArchiveTier:
         deadline = time.monotonic() + seconds_max
         while (left_s := deadline - time.monotonic()) > 0:
             try:
-                self._ranges()
+                self.ranges()
             except ArchiveCold as cold:
                 await asyncio.wait([cold.loading], timeout=left_s)
                 if cold.loading.done() and cold.loading.exception() is None:
@@ -99,7 +99,7 @@ class ArchiveTier:
         """Return the first offset of *name* that can be read: from the archive, or from *log*, its index."""
         if not log.start:
             return 0
-        found = self._ranges().get(name)
+        found = self.ranges().get(name)
         if found is None or not found.first < log.start <= found.end:
             return log.start
         self._maybe_list()
@@ -189,13 +189,9 @@ class ArchiveTier:
     def _set_view(self, view: ArchiveView) -> None:
         self._view, self._sorted = view, None
 
-    @property
-    def _newest(self) -> ArchivedIndexFile | None:
-        return max(self._local.values(), key=lambda each: each.cut, default=None)
-
-    def _ranges(self) -> Mapping[PartitionName, ArchivedRange]:
+    def ranges(self) -> Mapping[PartitionName, ArchivedRange]:
         """Return the ranges of the newest archived index, this broker's own if it has one."""
-        if (newest := self._newest) is not None:
+        if (newest := max(self._local.values(), key=lambda each: each.cut, default=None)) is not None:
             return newest.ranges
         indexes = self._known().indexes
         return self._open(indexes[-1]).ranges if indexes else {}
@@ -227,7 +223,7 @@ class ArchiveTier:
             return known[1]
         indexes, begin = self._indexes(), view.begin
         if not indexes:
-            return self._ranges()[name].end
+            return self.ranges()[name].end
         if name not in (file := self._open(indexes[0])).ranges:
             return 0
         found = file.ranges[name]
@@ -290,11 +286,6 @@ class ArchiveTier:
 
     # -- writing ----------------------------------------------------------------------------------------------
 
-    @property
-    def ranges(self) -> Mapping[PartitionName, ArchivedRange]:
-        """The ranges of the newest archived index. Only if `is_ready`."""
-        return self._ranges()
-
     def write(
         self,
         cut: int,
@@ -318,8 +309,7 @@ class ArchiveTier:
             (self._directory / name).unlink(missing_ok=True)
 
     def waiting(self) -> list[tuple[Storage, str, int]]:
-        local = list(self._local.values())
-        local.sort(key=lambda each: each.cut)
+        local = sorted(self._local.values(), key=lambda each: each.cut)
         return [(self._storage, each.name, each.cut) for each in local]
 
     def listed(self, manifest: ArchiveManifest) -> None:

@@ -173,7 +173,7 @@ class Retention:
         if not taken:
             return True
         try:
-            tier.add(await loop.run_in_executor(worker, tier.write, point.lsn, taken, tier.ranges))
+            tier.add(await loop.run_in_executor(worker, tier.write, point.lsn, taken, tier.ranges()))
         except (StorageFailed, IndexDamaged) as error:
             log.error("nothing dropped, no archived index could be written error=%s", error)
             return False
