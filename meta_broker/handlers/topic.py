@@ -6,7 +6,6 @@ from collections.abc import Callable
 from journal.errors import RecordTooLarge
 from journal.records.record import PartitionName
 from journal.records.topic_changes import TopicState, format_partitions
-from journal.state.journal_state import OffsetRange
 from journal.state.live_branch import AppendResult
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.writes import WriteReplies
@@ -42,11 +41,13 @@ class TopicHandler:
             text = str(error) if isinstance(error, TopicCommandRejected) else f"topic {topic} stays as it is: {error}"
             self._replies.send_after_all(command, peer, status, text.encode())
             return
+        starts: dict[PartitionName, int] = {}
+        if change is not None and change.state is TopicState.DELETED:
+            ranges = context.store.transactions.state.offset_ranges.items()
+            starts = {name: found.start for name, found in ranges if name.topic == topic}
         if change is not None:
             context.topics.changed()
             log.info("topic decided verb=%s topic=%s settings=%s", command.verb, topic, settings)
-        offset_ranges = self._spans(topic) if change is not None and change.state is TopicState.DELETED else {}
-        starts = {name: offset_range.start for name, offset_range in offset_ranges.items()}
         answer = encode_result(Status.SUCCESS, self._text(topic, command.verb).encode(), command.opaque)
         if change is not None:
             context.store.high_watermark.run_after(lsn, self._apply, topic, starts)
@@ -70,10 +71,6 @@ class TopicHandler:
             stored=stored_partitions(state, (topic,)).get(topic, 0),
             decisions=len(topics.decided),
         )
-
-    def _spans(self, topic: str) -> dict[PartitionName, OffsetRange]:
-        offset_ranges = self._context.store.transactions.state.offset_ranges
-        return {name: offset_range for name, offset_range in offset_ranges.items() if name.topic == topic}
 
     def _text(self, topic: str, verb: TopicVerb) -> str:
         """Return the topic's settings: `partitions=8 publish=true ... compression=zstd index=none closed=2-3`."""
