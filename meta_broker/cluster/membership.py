@@ -253,10 +253,8 @@ class Membership:
 
     def _check_epoch(self) -> None:
         if not self._config.is_slave:  # a slave follows whatever epoch its master has
-            check_epoch(self._epoch, self._read_replication(), self._config.broker_id)
-
-    def _read_replication(self) -> ReplicationNode | None:
-        return read_replication(self._session, self._config.broker_id).node
+            broker_id = self._config.broker_id
+            check_epoch(self._epoch, read_replication(self._session, broker_id).node, broker_id)
 
     # -- the thread -------------------------------------------------------------------------------------------
 
