@@ -4,6 +4,7 @@ Wraps a source, `JournalTransactionStore` or a replica: keeps the partition inde
 watermark has passed them, and runs checkpoints. Loop thread only, except for the two functions a worker runs.
 """
 
+import contextlib
 import errno
 import functools
 import logging
@@ -132,13 +133,10 @@ class MessageStore:
                 publish_below=known.lsn if is_sync else LSN_MAX,
             )
 
-        if not is_sync:
-            store = cls.open_over(config, open_source, clock=clock, storage=storage)
-            store.space.begin()
-            return store
-        store = cls.open_over(config, open_source, Lsn(0), clock, storage)
+        store = cls.open_over(config, open_source, Lsn(0) if is_sync else LSN_MAX, clock, storage)
         store.space.begin()
-        store._defer_unacknowledged(known)
+        if is_sync:
+            store._defer_unacknowledged(known)
         return store
 
     def _defer_unacknowledged(self, watermark: SavedWatermark) -> None:
@@ -171,38 +169,24 @@ class MessageStore:
         Raises as `open`.
         """
         try:
-            storage = storage or DirectoryStorage.open_for_writing(config.data)
-            try:
+            with contextlib.ExitStack() as opened:
+                storage = storage or DirectoryStorage.open_for_writing(config.data)
+                opened.callback(storage.close)
                 if not os.access(config.data, os.W_OK | os.X_OK, effective_ids=True):
                     # Otherwise only creating the next segment would fail.
                     refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
                     raise StorageFailed(f"{config.data}: {refused.strerror}") from refused
                 refuse_backup(storage)
-                return cls._recovered(storage, config, open_source, clock or Clock(), limit)
-            except BaseException:
-                storage.close()
-                raise
+                indexes = Indexes(config.data / "index")
+                source = open_source(storage, indexes)
+                opened.callback(source.close)
+                indexes.make_directory()  # only now: a directory of another broker stays unchanged
+                tier = _archive_tier(config, source.journal)
+                store = cls(storage, source, indexes, config, clock or Clock(), limit, tier)
+                opened.pop_all()
+                return store
         except StorageFailed as error:
             raise StorageFailed(with_remedy(str(error), error.errno)) from error
-
-    @classmethod
-    def _recovered(
-        cls,
-        storage: Storage,
-        config: BrokerConfig,
-        open_source: Callable[[Storage, Indexes], CheckpointedState],
-        clock: Clock,
-        limit: Lsn,
-    ) -> "MessageStore":
-        indexes = Indexes(config.data / "index")
-        source = open_source(storage, indexes)
-        try:
-            indexes.make_directory()  # only now: a directory of another broker stays unchanged
-            tier = _archive_tier(config, source.journal)
-        except StorageFailed:
-            source.close()
-            raise
-        return cls(storage, source, indexes, config, clock, limit, tier)
 
     @property
     def transactions(self) -> JournalTransactionStore:
