@@ -69,9 +69,8 @@ class MessageStore:
         self.page_cache = PageCacheWindow(self.journal, config.broker.hot_read_memory_ratio * memory_bytes())
         self._watched: Container[PartitionName] = ()
         self._on_published: Callable[[PartitionName], None] = lambda name: None
-        self._touched: dict[
-            PartitionName, None
-        ] = {}  # watched, and published to since the high watermark began to move
+        # Watched, and published to since the high watermark began to move.
+        self._touched: dict[PartitionName, None] = {}
         self.space = DiskSpace(self.journal, config.broker.disk_free_bytes_min)
         self.tier = tier
         self.checkpoints = CheckpointJob(

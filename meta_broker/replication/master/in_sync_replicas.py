@@ -25,9 +25,8 @@ class InSyncState:
     caught_up_at: float  # when it last had everything
     reported: Lsn | None = None  # everything below is fsynced there; None: unknown in this master's epoch
     is_linked: bool = False
-    catch_up_target: tuple[Lsn, float] | None = (
-        None  # an end of the journal, and when it was that: the slave has caught up to that time once it has it
-    )
+    # An end of the journal, and when it was that: the slave has caught up to that time once it has it.
+    catch_up_target: tuple[Lsn, float] | None = None
 
 
 class InSyncReplicas:
