@@ -13,9 +13,9 @@ from meta_broker.access.quota import UNLIMITED, Quota, check_quota
 from meta_broker.config.access_section import AccessSection, check_access
 from meta_broker.config.admin_section import AdminSection, check_admin
 from meta_broker.config.broker_config import BROKER_ID_MAX, PARTITIONS_MAX, BrokerConfig, TopicConfig
-from meta_broker.config.broker_section import BrokerSection, RoleName, check_hosts, check_range, check_section
+from meta_broker.config.broker_section import BrokerSection, RoleName, check_hosts, check_section
 from meta_broker.config.exposure import check_exposure
-from meta_broker.config.replication_section import REPLICATION_RANGES, ReplicationSection, why_not
+from meta_broker.config.replication_section import ReplicationSection, check_replication
 from meta_broker.config.retention_section import RetentionSection, check_retention
 from meta_broker.config.slave_section import SlaveSection, why_not_slave
 from meta_broker.config.tls_section import TlsSection, check_tls
@@ -76,7 +76,7 @@ def load(
     check_retention(file.retention, data, section.segment_bytes, where)
     if reason := why_not_slave(slave, is_slave=role == "slave", has_zookeeper=zookeeper is not None):
         raise ConfigError(f"{where}: slave: {reason}")
-    _check_replication(file.replication, where)
+    check_replication(file.replication, where)
     check_topics(file.topics, where)
     _check_filters(file.filters, where)
     _check_data(data)
@@ -177,13 +177,6 @@ def _check_data(data: Path) -> None:
     except UnicodeEncodeError:
         shown = str(data).encode(errors="backslashreplace").decode()
         raise ConfigError(f"--data {shown}: its path is not UTF-8: rename what is not, or name another") from None
-
-
-def _check_replication(section: ReplicationSection, where: str) -> None:
-    for name, (low, high) in REPLICATION_RANGES.items():
-        check_range(f"{where}: replication.{name}", getattr(section, name), low, high)
-    if reason := why_not(section):
-        raise ConfigError(f"{where}: replication.{reason}")
 
 
 def check_broker_id(broker_id: int, where: str = "") -> None:

@@ -5,6 +5,9 @@ from typing import Final, Literal
 
 import msgspec
 
+from meta_broker.config.broker_section import check_range
+from meta_broker.errors import ConfigError
+
 
 class ReplicationSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[replication]` of a master. A slave takes the times from its master."""
@@ -18,7 +21,7 @@ class ReplicationSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     heartbeat_ms: int = 500
 
 
-REPLICATION_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "in_sync_min": (1, 100),
     "timeout_ms": (100, 3_600_000),
     "silence_ms": (100, 3_600_000),
@@ -27,12 +30,14 @@ REPLICATION_RANGES: Final[Mapping[str, tuple[int, int]]] = {
 }
 
 
-def why_not(section: ReplicationSection) -> str | None:
-    """Return the contradiction between two keys of *section*; None if there is none."""
+def check_replication(section: ReplicationSection, where: str) -> None:
+    """Raise ConfigError for a value of *section* that can't be; *where* names the file."""
+    for name, (low, high) in _RANGES.items():
+        check_range(f"{where}: replication.{name}", getattr(section, name), low, high)
     for name in ("silence_ms", "lag_ms"):
         if getattr(section, name) < 4 * section.heartbeat_ms:
-            return (
-                f"{name} {getattr(section, name)} is less than four heartbeats of {section.heartbeat_ms} ms: "
-                f"a slave that is well would be given up, make one larger or heartbeat_ms smaller"
+            raise ConfigError(
+                f"{where}: replication.{name} {getattr(section, name)} is less than four heartbeats of "
+                f"{section.heartbeat_ms} ms: a slave that is well would be given up, make one larger or heartbeat_ms "
+                f"smaller"
             )
-    return None

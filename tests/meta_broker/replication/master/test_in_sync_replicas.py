@@ -7,7 +7,8 @@ import pytest
 
 from journal.records.header import Lsn
 from journal.wal.high_watermark import LSN_MAX
-from meta_broker.config.replication_section import ReplicationSection, why_not
+from meta_broker.config.replication_section import ReplicationSection, check_replication
+from meta_broker.errors import ConfigError
 from meta_broker.replication.link_protocol import LinkRefused
 from meta_broker.replication.master.handshake import SendProgress
 from meta_broker.replication.master.in_sync_replicas import NOTHING, SLAVES_MAX, InSyncReplicas
@@ -231,9 +232,11 @@ def test_names_of_slaves_are_bounded() -> None:
 
 
 def test_times_that_would_give_up_a_slave_that_is_well() -> None:
-    assert why_not(ReplicationSection()) is None
-    assert "silence_ms 1000" in (why_not(ReplicationSection(silence_ms=1000)) or "")
-    assert "lag_ms 1000" in (why_not(ReplicationSection(lag_ms=1000)) or "")
+    check_replication(ReplicationSection(), "f")
+    with pytest.raises(ConfigError, match=r"f: replication\.silence_ms 1000"):
+        check_replication(ReplicationSection(silence_ms=1000), "f")
+    with pytest.raises(ConfigError, match=r"f: replication\.lag_ms 1000"):
+        check_replication(ReplicationSection(lag_ms=1000), "f")
 
 
 @pytest.mark.parametrize("section", [SYNC, DEGRADE], ids=["refuse", "degrade"])
