@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from meta_broker.access.addresses import AddressRange, is_in, network_of, parse_address, parse_range
+from meta_broker.access.addresses import is_in, network_of, parse_address, parse_range
 from meta_broker.config.tls_section import TlsSection
 from meta_client.errors import InvalidSecurity
 from meta_client.net.tls import certificate_validity
@@ -51,7 +51,7 @@ class PortTls:
         self.context = section.server_context()
         validity = certificate_validity(section.certificate)
         self.ends = None if validity is None else validity.ends
-        self._plain_from = _ranges(section)
+        self._plain_from = tuple(map(parse_range, section.plain_from))
         if self.ends is not None and (left_s := self.ends - time.time()) < ENDS_SOON_S:
             told = "certificate ends soon, or has ended certificate=%s days=%.1f"
             log.warning(told, section.certificate, left_s / DAY_S)
@@ -77,10 +77,6 @@ class PortTls:
         """Return whether a peer at *address* may speak without TLS."""
         parsed = parse_address(address)
         return parsed is not None and any(is_in(parsed, among) for among in self._plain_from)
-
-
-def _ranges(section: TlsSection) -> tuple[AddressRange, ...]:
-    return tuple(map(parse_range, section.plain_from))
 
 
 class TlsListener:
