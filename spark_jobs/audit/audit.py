@@ -18,13 +18,19 @@ from pyspark.storagelevel import StorageLevel
 from journal.errors import StorageFailed
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import read_watermark
-from spark_jobs.audit import transforms
 from spark_jobs.audit.archive_check import ArchiveResult, check_archive, is_archive
+from spark_jobs.audit.checkpoint_check import branch_findings, partition_findings, position_findings
 from spark_jobs.audit.checkpoint_files import Checkpoints, read_checkpoints
-from spark_jobs.audit.findings import SUM, first_of_each
+from spark_jobs.audit.checksums import frame_findings, life_findings, record_findings
+from spark_jobs.audit.findings import SUM, all_findings, first_of_each, mark_explained
+from spark_jobs.audit.identity_check import batch_findings, id_findings
+from spark_jobs.audit.index_check import index_findings
 from spark_jobs.audit.index_files import ReadIndexes, read_indexes
+from spark_jobs.audit.offset_check import offset_findings, offset_ranges, skips
 from spark_jobs.audit.range_check import RangeResult, ReadRange, Vouchers, check_range
+from spark_jobs.audit.relocation_check import commit_sum_findings, commit_sums, confirmed, relocated_branch_findings
 from spark_jobs.audit.report import CLAIMS, AuditReport, CheckResult, Example, SourcedClaim, Totals
+from spark_jobs.audit.transaction_check import assignment_findings, branches, outcome_findings
 from spark_jobs.source.data_source import FORMAT, register
 from spark_jobs.source.directory import SegmentSlice
 from spark_jobs.source.locations import JournalLocation, plan
@@ -162,21 +168,21 @@ class _Audit:
         self._pieces = slices
         self._first_lsn = slices[0].base
         self.records = records
-        self._ranges = transforms.offset_ranges(records)
-        self.branches = keep(kept, transforms.branches(records))
+        self._ranges = offset_ranges(records)
+        self.branches = keep(kept, branches(records))
         # Branches that began before the first record: a journal from its birth on has none.
-        self._earlier = (
-            keep(kept, transforms.commit_sums(records, self.branches, self._first_lsn)) if self._first_lsn else None
-        )
+        self._earlier: DataFrame | None = None
+        if self._first_lsn:
+            self._earlier = keep(kept, commit_sums(records, self.branches, self._first_lsn))
         self._kept = kept
 
     def run(self, on_progress: Callable[[str], None]) -> AuditReport:
         totals, bad = self._totals()
         on_progress(f"judging {totals.records:,} records, {totals.branches:,} branches")
         ends = check_range(self._place, self._vouchers, self._read_range(totals))
-        found = transforms.all_findings(self._findings(ends))
+        found = all_findings(self._findings(ends))
         if bad:
-            found = transforms.mark_explained(found, self._adjacent())
+            found = mark_explained(found, self._adjacent())
         # The checks' parts, some twenty times the shuffle's, are nearly all empty.
         found = keep(self._kept, found.coalesce(self._spark.sparkContext.defaultParallelism))
         explained = "count_if(explained)" if bad else "0"
@@ -198,11 +204,7 @@ class _Audit:
             yield SourcedClaim(claim, first, end, "not compared: give --indexes", is_vouched=False)
         if self._earlier is None:
             return
-        row = (
-            transforms.confirmed(self._earlier)
-            .selectExpr("count(*) AS branches", "count_if(confirmed) AS confirmed")
-            .first()
-        )
+        row = confirmed(self._earlier).selectExpr("count(*) AS branches", "count_if(confirmed) AS confirmed").first()
         assert row is not None
         if row["branches"]:
             claim = f"of {row['branches']:,} branches that began before LSN {first} and committed, "
@@ -220,36 +222,32 @@ class _Audit:
         # beginning and without a checkpoint, the start of a partition's log is unknown.
         default_start = 0 if is_from_birth or newest is not None else None
         by_check = {
-            "records": [transforms.record_findings(records), transforms.life_findings(records)],
-            "frames": [transforms.frame_findings(records)],
-            "offsets": [
-                transforms.offset_findings(self._ranges, starts.where(f"{not is_from_birth}"), default_start),
-            ],
-            "identity": [transforms.batch_findings(records), transforms.id_findings(records)],
+            "records": [record_findings(records), life_findings(records)],
+            "frames": [frame_findings(records)],
+            "offsets": [offset_findings(self._ranges, starts.where(f"{not is_from_birth}"), default_start)],
+            "identity": [batch_findings(records), id_findings(records)],
             "outcomes": [
-                transforms.outcome_findings(by_branch, first_lsn),
-                transforms.assignment_findings(records, by_branch, first_lsn),
+                outcome_findings(by_branch, first_lsn),
+                assignment_findings(records, by_branch, first_lsn),
             ],
             "checkpoints": [],
         }
         if self._earlier is not None:
-            by_check["outcomes"].append(transforms.commit_sum_findings(self._earlier))
+            by_check["outcomes"].append(commit_sum_findings(self._earlier))
         kept, partitions, live = self._checkpoints.rows(first_lsn)
         if kept and newest is not None:
             checkpoints, branches = self._rows(CheckpointRow, kept), self._rows(BranchRow, live)
-            ranges = self._ranges.unionAll(transforms.skips(records))
+            ranges = self._ranges.unionAll(skips(records))
             ends_said = self._rows(PartitionRow, partitions)
             by_check["checkpoints"] = [
-                transforms.position_findings(records, checkpoints, first_lsn),
-                transforms.partition_findings(ranges, checkpoints, ends_said, starts, first_lsn),
-                transforms.branch_findings(records, by_branch, checkpoints, branches, first_lsn, newest),
+                position_findings(records, checkpoints, first_lsn),
+                partition_findings(ranges, checkpoints, ends_said, starts, first_lsn),
+                branch_findings(records, by_branch, checkpoints, branches, first_lsn, newest),
             ]
             if self._earlier is not None:
-                by_check["checkpoints"].append(transforms.relocated_branch_findings(records, branches, first_lsn))
+                by_check["checkpoints"].append(relocated_branch_findings(records, branches, first_lsn))
         if (indexes := self._indexes) is not None and indexes.entries is not None:
-            by_check["indexes"] = [
-                transforms.index_findings(records, indexes.entries, indexes.files, indexes.at, indexes.number)
-            ]
+            by_check["indexes"] = [index_findings(records, indexes.entries, indexes.files, indexes.at, indexes.number)]
         archived = [] if self._archived is None else self._archived.findings
         known = {"checkpoints": self._checkpoints.damage(), "range": ends.findings, "archive": archived}
         for check, rows in known.items():

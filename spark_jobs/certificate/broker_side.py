@@ -10,9 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from journal.errors import InvalidContent, StorageFailed
 from journal.wal.segments import read_header, segment_name
 from journal.wal.storage import DirectoryStorage
-from spark_jobs.audit import transforms
 from spark_jobs.audit.audit import audit_journal, keep
 from spark_jobs.audit.checkpoint_files import read_checkpoints
+from spark_jobs.audit.offset_check import offset_ranges, skips
 from spark_jobs.audit.report import AuditReport
 from spark_jobs.certificate.sides import (
     Deciders,
@@ -74,7 +74,7 @@ class JournalSide:
                 self.contents = keep(kept, branch_contents(records, self.number, deciders))
                 self.contents.count()
                 self.epochs = [row.asDict() for row in writer_epochs(records).collect()]
-            ranges = transforms.offset_ranges(records).unionAll(transforms.skips(records))
+            ranges = offset_ranges(records).unionAll(skips(records))
             ends = ranges.groupBy("topic", "partition").agg(F.max("end").alias("end"))
             self.ends = {(row["topic"], row["partition"]): row["end"] for row in ends.collect()}
 

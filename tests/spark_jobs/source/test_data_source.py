@@ -12,7 +12,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, N
 
 from journal.records.header import RecordType
 from journal.records.record import NO_BRANCH, Decision
-from spark_jobs.audit.transforms import record_findings
+from spark_jobs.audit.checksums import record_findings
 from spark_jobs.source.data_source import PARTITION_BYTES, FilteringJournalReader, JournalPartition, packed
 from spark_jobs.source.directory import SegmentSlice
 from tests.spark_jobs.journals import ORDERS, T0, Pen, flip, key, records_of, segment_bases
