@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from journal.errors import JournalError
-from meta_client.operations.text import tell
 from spark_jobs.audit.report import AuditReport, AuditVerdict, CheckResult
-from spark_jobs.cli.options import spark_options
+from spark_jobs.cli.options import fail, shown, spark_options
 from spark_jobs.source.failures import SparkNotStarted, telling_line
 from zk.errors import JavaNotFound
 
@@ -78,7 +77,7 @@ def audit(
     Exit code: 0 all checks hold, 1 some do not, 2 the audit could not be done.
     """
     if archive is not None and len(directories) > 1:
-        _fail("--archive is of one DIRECTORY: audit the others by commands of their own")
+        fail("--archive is of one DIRECTORY: audit the others by commands of their own")
     started, verdicts = time.monotonic(), []
     for report in _reports(directories, archive, master, settings, with_indexes=with_indexes):
         if as_json:
@@ -102,7 +101,7 @@ def _reports(
         from spark_jobs.source.locations import location_of, plan
         from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
     except ModuleNotFoundError as error:
-        _fail(f"no module {error.name}: the audit runs on Spark: run pip install 'metaq-broker[spark]'")
+        fail(f"no module {error.name}: the audit runs on Spark: run pip install 'metaq-broker[spark]'")
     try:
         checked_master(master)
         other = None if archive is None else location_of(archive)
@@ -120,33 +119,23 @@ def _reports(
                     _fail_of_spark(master, telling_line(str(error)))  # which asks the session
                 yield report
     except (JournalError, JavaNotFound, InvalidMaster, ClusterAway, SparkNotStarted) as error:
-        _fail(str(error))
+        fail(str(error))
     except (PySparkException, Py4JError) as error:
         _fail_of_spark(master, telling_line(str(error)))
 
 
 def _fail_of_spark(master: str, reason: str) -> NoReturn:
-    _fail(f"Spark at {master} failed: {reason}: see its messages above, then run the audit again")
+    fail(f"Spark at {master} failed: {reason}: see its messages above, then run the audit again")
 
 
 def _progress(line: str) -> None:
     click.echo(f"audit: {line}", err=True)
 
 
-def _fail(line: str) -> NoReturn:
-    tell(f"error: {line}")
-    raise SystemExit(2)
-
-
-def _shown(text: str) -> str:
-    """Remove terminal control characters from *text*: topics and keys come from disk."""
-    return "".join(character if character.isprintable() else "?" for character in text)
-
-
 def print_report(report: AuditReport) -> None:
     """Print the table, the totals, the examples, and a final sentence."""
     console = Console()
-    table = Table(title=Text(f"Audit of {_shown(report.path)}"), title_justify="left", show_edge=False)
+    table = Table(title=Text(f"Audit of {shown(report.path)}"), title_justify="left", show_edge=False)
     for heading in ("check", "verdict", "judged", "against it"):
         table.add_column(heading)
     for check in report.checks:
@@ -162,14 +151,14 @@ def print_report(report: AuditReport) -> None:
     )
     for one in report.evidence:
         style, word = ("green", "by") if one.is_vouched else ("yellow", "UNKNOWN:")
-        line = Text(f"  LSN {one.since} to {one.until}  {_shown(one.claim)} ")
-        console.print(line.append(f"{word} {_shown(one.source)}", style), soft_wrap=True, highlight=False)
+        line = Text(f"  LSN {one.since} to {one.until}  {shown(one.claim)} ")
+        console.print(line.append(f"{word} {shown(one.source)}", style), soft_wrap=True, highlight=False)
     for check in report.checks:
         if not check.examples:
             continue
         console.print(f"\n{check.name}, the first {len(check.examples)} of {sum(check.counts.values()):,}:")
         for example in check.examples:
-            console.print(Text(f"  LSN {example.lsn}  {example.problem}: {_shown(str(example))}"), soft_wrap=True)
+            console.print(Text(f"  LSN {example.lsn}  {example.problem}: {shown(str(example))}"), soft_wrap=True)
     click.echo(report.sentence)
 
 

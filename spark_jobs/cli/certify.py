@@ -2,15 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from journal.errors import JournalError
-from meta_client.operations.text import tell
-from spark_jobs.cli.options import spark_options, time_ms
+from spark_jobs.cli.options import fail, shown, spark_options, time_ms
 from spark_jobs.source.failures import SparkNotStarted, telling_line
 from zk.errors import JavaNotFound
 
@@ -102,7 +101,7 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
         from spark_jobs.source.locations import plan
         from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
     except ModuleNotFoundError as error:
-        _fail(f"no module {error.name}: run pip install 'metaq-broker[certificate,postgres]'")
+        fail(f"no module {error.name}: run pip install 'metaq-broker[certificate,postgres]'")
     try:
         key = None if given["key"] is None else read_private_key(given["key"])
         markers = tuple(Marker.parse(text) for text in given["markers"])
@@ -115,16 +114,16 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
             try:
                 body = make_certificate(spark, request, _progress)
             except (PySparkException, Py4JError) as error:
-                _fail(f"Spark at {given['master']} failed: {telling_line(str(error))}: see its messages above")
+                fail(f"Spark at {given['master']} failed: {telling_line(str(error))}: see its messages above")
         if key is None and not body["refused"]:
             body["refused"] = ["no --key was given"]
         if body["refused"] or key is None:
             return {"certificate": body, "signature": None}
         return signed(body, key)
     except (JournalError, CoordinatorError, DatabaseProblem, SigningError) as error:
-        _fail(str(error))
+        fail(str(error))
     except (JavaNotFound, InvalidMaster, ClusterAway, SparkNotStarted) as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 @certify.command("key")
@@ -136,7 +135,7 @@ def make_key_command(file: Path) -> None:
     try:
         click.echo(f"{file}.pub: key {make_key(file)}")
     except SigningError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 @certify.command("verify")
@@ -159,7 +158,7 @@ def verify_command(file: Path, key: Path | None) -> None:
         click.echo(f"unchanged since key {fingerprint} signed it; whose that is, is not known: give --key")
     else:
         click.echo(f"verified: signed by key {fingerprint}")
-    click.echo(_shown(body["sentence"]))
+    click.echo(shown(body["sentence"]))
     raise SystemExit(1 if key is None else 0)
 
 
@@ -167,7 +166,7 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        _fail(f"{path}: {error.strerror}")
+        fail(f"{path}: {error.strerror}")
 
 
 def _print(body: dict[str, Any]) -> None:
@@ -180,18 +179,9 @@ def _print(body: dict[str, Any]) -> None:
     console.print(table)
     for name, found in body["examples"].items():
         for one in found:
-            console.print(f"  {name}: {_shown(str(one['transaction']))}", soft_wrap=True, markup=False, highlight=False)
-    click.echo(_shown(body["sentence"]))
-
-
-def _shown(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)
+            console.print(f"  {name}: {shown(str(one['transaction']))}", soft_wrap=True, markup=False, highlight=False)
+    click.echo(shown(body["sentence"]))
 
 
 def _progress(line: str) -> None:
     click.echo(f"certify: {line}", err=True)
-
-
-def _fail(line: str) -> NoReturn:
-    tell(f"error: {line}")
-    raise SystemExit(2)

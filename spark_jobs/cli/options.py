@@ -1,12 +1,14 @@
-"""Options of every command that runs on Spark."""
+"""Shared by the commands that run on Spark: their options, and how they end with an error."""
 
 import functools
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NoReturn
 
 import click
+
+from meta_client.operations.text import tell
 
 
 class Setting(click.ParamType):  # type: ignore[type-arg]  # a subscript fails on the oldest click allowed
@@ -73,3 +75,14 @@ def time_ms(text: str) -> int:
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a time: 2026-01-31T12:00:00Z", param_hint="--since") from None
     return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def fail(line: str) -> NoReturn:
+    """End the command with an error."""
+    tell(f"error: {line}")
+    raise SystemExit(2)
+
+
+def shown(text: str) -> str:
+    """Remove terminal control characters from *text*: topics and keys come from disk."""
+    return "".join(character if character.isprintable() else "?" for character in text)

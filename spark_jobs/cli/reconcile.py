@@ -3,15 +3,14 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 
 from journal.errors import JournalError
 from meta_client.cli.options import connected
 from meta_client.cli.security_options import security_options
-from meta_client.operations.text import tell
-from spark_jobs.cli.options import spark_options, time_ms
+from spark_jobs.cli.options import fail, spark_options, time_ms
 from spark_jobs.source.failures import SparkNotStarted, telling_line
 from zk.brokers.cluster import known_broker_ids
 from zk.decisions.generation import read_generations
@@ -136,7 +135,7 @@ def _run(
         from spark_jobs.source.locations import plan
         from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
     except ModuleNotFoundError as error:
-        _fail(f"no module {error.name}: run pip install 'metaq-broker[spark,postgres]'")
+        fail(f"no module {error.name}: run pip install 'metaq-broker[spark,postgres]'")
     try:
         request = JoinRequest(directories, url, tuple(map(Marker.parse, markers)), since_ms, offsets)
         checked_master(master)
@@ -151,15 +150,10 @@ def _run(
             try:
                 return reconciled(spark, request, facts, limit, _progress)
             except (PySparkException, Py4JError) as error:
-                _fail(f"Spark at {master} failed: {telling_line(str(error))}: see its messages above")
+                fail(f"Spark at {master} failed: {telling_line(str(error))}: see its messages above")
     except (JournalError, DatabaseProblem, JavaNotFound, InvalidMaster, ClusterAway, SparkNotStarted) as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _progress(line: str) -> None:
     click.echo(f"reconcile: {line}", err=True)
-
-
-def _fail(line: str) -> NoReturn:
-    tell(f"error: {line}")
-    raise SystemExit(2)
