@@ -98,38 +98,40 @@ class DecisionRow(NamedTuple):
     brokers: str
 
 
-def _connected(url: str, *, autocommit: bool = False) -> psycopg.Connection[Any]:
-    """Connect as one who is refused by a policy that hides rows, rather than shown fewer. Raises psycopg.Error."""
-    connection = psycopg.connect(url, autocommit=autocommit, application_name="metaq certify")
-    connection.execute(_ALL_ROWS)
-    return connection
+@contextmanager
+def _connected(url: str, *, autocommit: bool = False) -> Iterator[psycopg.Connection[Any]]:
+    """Connect as one who is refused by a policy that hides rows, rather than shown fewer. Raises DatabaseProblem, for
+    what the block raises of psycopg, too."""
+    try:
+        with psycopg.connect(url, autocommit=autocommit, application_name="metaq certify") as connection:
+            connection.execute(_ALL_ROWS)
+            yield connection
+    except psycopg.Error as error:
+        raise DatabaseProblem(str(error).strip().splitlines()[0]) from error
 
 
 @contextmanager
 def snapshot(url: str, markers: list[Marker], *, may_lack_table: bool = False) -> Iterator[DatabaseSnapshot]:
     """Open a snapshot; workers read it until the block ends. *may_lack_table*: coordinators decide. Raises
     DatabaseProblem."""
-    try:
-        with _connected(url, autocommit=True) as connection:
-            connection.execute(_BEGIN)
-            name = _one(connection, "SELECT pg_export_snapshot()")
-            wal = "pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn()"
-            info = connection.info
-            has_table = not may_lack_table or _one(connection, _HAS_TABLE) == "True"
-            found = DatabaseSnapshot(
-                url,
-                name,
-                f"{info.dbname} at {info.host or 'localhost'}:{info.port}",
-                _table_id(connection) if has_table else None,
-                _one(connection, f"SELECT (CASE WHEN pg_is_in_recovery() THEN {wal} END)::text"),
-                _one(connection, "SELECT now()::text"),
-                int(_one(connection, "SELECT generation FROM metaq_decision_table")) if has_table else 0,
-                [DecisionRow(*row) for row in connection.execute(_DECISIONS)] if has_table else [],
-                [_info(connection, marker) for marker in dict.fromkeys(markers)],
-            )
-            yield found
-    except psycopg.Error as error:
-        raise DatabaseProblem(str(error).strip().splitlines()[0]) from error
+    with _connected(url, autocommit=True) as connection:
+        connection.execute(_BEGIN)
+        name = _one(connection, "SELECT pg_export_snapshot()")
+        wal = "pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn()"
+        info = connection.info
+        has_table = not may_lack_table or _one(connection, _HAS_TABLE) == "True"
+        found = DatabaseSnapshot(
+            url,
+            name,
+            f"{info.dbname} at {info.host or 'localhost'}:{info.port}",
+            _table_id(connection) if has_table else None,
+            _one(connection, f"SELECT (CASE WHEN pg_is_in_recovery() THEN {wal} END)::text"),
+            _one(connection, "SELECT now()::text"),
+            int(_one(connection, "SELECT generation FROM metaq_decision_table")) if has_table else 0,
+            [DecisionRow(*row) for row in connection.execute(_DECISIONS)] if has_table else [],
+            [_info(connection, marker) for marker in dict.fromkeys(markers)],
+        )
+        yield found
 
 
 def _table_id(connection: psycopg.Connection[Any]) -> str:
@@ -228,11 +230,8 @@ def rows_now(url: str, marker: Marker, values: list[str]) -> list[str]:
     query = sql.SQL("SELECT {0}::text FROM {1} WHERE {0}::text = ANY(%s)").format(
         sql.Identifier(marker.column), marker.place
     )
-    try:
-        with _connected(url) as connection:
-            return [value for (value,) in connection.execute(query, (values,))]
-    except psycopg.Error as error:
-        raise DatabaseProblem(str(error).strip().splitlines()[0]) from error
+    with _connected(url) as connection:
+        return [value for (value,) in connection.execute(query, (values,))]
 
 
 class StoredOffset(NamedTuple):
@@ -249,8 +248,5 @@ def stored_offsets(url: str, table: str) -> list[StoredOffset]:
     DatabaseProblem."""
     name = sql.Identifier(*table.split("."))
     query = sql.SQL('SELECT group_id, topic, partition, "offset" FROM {} ORDER BY 1, 2, 3').format(name)
-    try:
-        with _connected(url) as connection:
-            return [StoredOffset(*row) for row in connection.execute(query)]
-    except psycopg.Error as error:
-        raise DatabaseProblem(str(error).strip().splitlines()[0]) from error
+    with _connected(url) as connection:
+        return [StoredOffset(*row) for row in connection.execute(query)]
