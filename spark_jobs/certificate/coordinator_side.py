@@ -54,17 +54,12 @@ class CoordinatorLogs:
     def __init__(self, directories: Sequence[Path]) -> None:
         """Read the logs. Raises ForeignLog, JournalError; StorageFailed for two copies of one."""
         self._logs = {directory: read_decisions(directory) for directory in directories}
-        self._prefixes = tuple(log.name.prefix for log in self._logs.values())
+        self.prefixes = tuple(log.name.prefix for log in self._logs.values())  # of the gtrids that these logs decide
         self._partial: set[bytes] = set()
         self._decided: dict[Xid, str] = {}
         self._early: set[Xid] | None = None  # known to the first `read`
-        if len(set(self._prefixes)) < len(directories):
+        if len(set(self.prefixes)) < len(directories):
             raise StorageFailed("two directories are of one coordinator's log: name one of them")
-
-    @property
-    def prefixes(self) -> tuple[bytes, ...]:
-        """Return the beginnings of the gtrids that these logs decide."""
-        return self._prefixes
 
     @property
     def partial(self) -> tuple[bytes, ...]:
@@ -104,7 +99,7 @@ class CoordinatorLogs:
         ]
 
     def _read_database(self, database: PostgresParticipant) -> Coordinated:
-        prepared = {xid for xid in database.prepared() if xid.gtrid.startswith(self._prefixes)}
+        prepared = {xid for xid in database.prepared() if xid.gtrid.startswith(self.prefixes)}
         if self._early is None:
             self._early = prepared | self._decided.keys()
         found: list[CoordinatedDecision] = []
