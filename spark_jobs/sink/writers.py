@@ -59,9 +59,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Commit what the tasks have prepared. Raises as BatchEnd.commit, SinkFailed for a plan that can't be read."""
         first = prepared_in(messages)
         assert first is not None, "Spark runs a task also for no rows"
-        with connected(self._options.cluster) as client:
-            end = BatchEnd(client, first.name.query)
-            end.commit(first.name, branches_in(messages), plan_of(self._options, first), seen_in(messages))
+        commit_prepared(self._options, first, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Roll back what the tasks have prepared. Raises as BatchEnd.abort."""
@@ -88,9 +86,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         BatchWriter.commit."""
         if (first := prepared_in(messages)) is not None:
             assert first.name.batch == batchId
-            with connected(self._options.cluster) as client:
-                end = BatchEnd(client, first.name.query)
-                end.commit(first.name, branches_in(messages), plan_of(self._options, first), seen_in(messages))
+            commit_prepared(self._options, first, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - the API's
         """Roll back what the tasks have prepared. Raises as BatchEnd.abort."""
@@ -107,14 +103,14 @@ def stream_batch() -> BatchName | None:
     return None if query is None or batch is None else BatchName(query, int(batch))
 
 
-def branches_in(messages: Sequence[WriterCommitMessage | None]) -> tuple[BranchName, ...]:
-    """Return the branches of the attempts that Spark counts."""
-    return tuple(branch for message in messages if isinstance(message, Prepared) for branch in message.branches)
-
-
-def seen_in(messages: Sequence[WriterCommitMessage | None]) -> frozenset[int | None]:
-    """Return the versions of the decision's node that the attempts have seen."""
-    return frozenset(message.seen for message in messages if isinstance(message, Prepared))
+def commit_prepared(options: WriteOptions, first: Prepared, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Commit the branches of the attempts that Spark counts; *first* is one of *messages*. Raises as BatchEnd.commit,
+    SinkFailed for a plan that can't be read."""
+    counted = [message for message in messages if isinstance(message, Prepared)]
+    branches = tuple(branch for message in counted for branch in message.branches)
+    seen = frozenset(message.seen for message in counted)
+    with connected(options.cluster) as client:
+        BatchEnd(client, first.name.query).commit(first.name, branches, plan_of(options, first), seen)
 
 
 def prepared_in(messages: Sequence[WriterCommitMessage | None]) -> Prepared | None:
