@@ -21,18 +21,6 @@ def make_certificate(spark: SparkSession, request: JoinRequest, on_progress: OnS
     Raises DatabaseProblem, StorageFailed, ForeignJournal.
     """
     with joined_sides(spark, request, on_progress) as sides:
-        return Statement(sides).made()
-
-
-class Statement:
-    """Content of a certificate, from the joined sides."""
-
-    def __init__(self, sides: JoinedSides) -> None:
-        self._sides = sides
-
-    def made(self) -> dict[str, Any]:
-        """Return the certificate, unsigned."""
-        sides = self._sides
         classes, accounts = sides.counts(), sides.accounts()
         apart = came_apart(classes)
         return {
@@ -63,71 +51,73 @@ class Statement:
             "coordinators": sides.logs.facts(),
             "classes": classes,
             "sources": sides.sources(),
-            "examples": self._examples(),
+            "examples": _examples(sides),
             "accounts": accounts,
             "consumers": sides.consumers(),
-            "not_proven": list(self._not_proven(classes)),
+            "not_proven": list(_not_proven(sides, classes)),
         }
 
-    def _examples(self) -> dict[str, list[dict[str, Any]]]:
-        names = (*BROKEN, "in doubt", "unknown")
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-        counts = ("committed", "rolled_back", "in_doubt", "open", "messages", "rows")
-        for row in self._sides.oldest(names, EXAMPLES_MAX):
-            found[row["class"]].append(
-                {
-                    "transaction": name_of(row["gtrid"]),
-                    **{count: int(row[count]) for count in counts},
-                    "decision": row["outcome"],
-                    "database": row["source"],
-                }
-            )
-        return found
 
-    def _not_proven(self, classes: dict[str, dict[str, int]]) -> Iterator[str]:
-        for broker in self._sides.brokers:
-            for claim in broker.report.evidence:
-                if not claim.is_vouched:
-                    yield f"broker {broker.number}, LSN {claim.since} to {claim.until}: {claim.claim}: {claim.source}"
-        yield from self._of_deciders()
-        if not self._sides.database.markers and self._sides.database.table_id is not None:
+def _examples(sides: JoinedSides) -> dict[str, list[dict[str, Any]]]:
+    names = (*BROKEN, "in doubt", "unknown")
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    counts = ("committed", "rolled_back", "in_doubt", "open", "messages", "rows")
+    for row in sides.oldest(names, EXAMPLES_MAX):
+        found[row["class"]].append(
+            {
+                "transaction": name_of(row["gtrid"]),
+                **{count: int(row[count]) for count in counts},
+                "decision": row["outcome"],
+                "database": row["source"],
+            }
+        )
+    return found
+
+
+def _not_proven(sides: JoinedSides, classes: dict[str, dict[str, int]]) -> Iterator[str]:
+    for broker in sides.brokers:
+        for claim in broker.report.evidence:
+            if not claim.is_vouched:
+                yield f"broker {broker.number}, LSN {claim.since} to {claim.until}: {claim.claim}: {claim.source}"
+    yield from _of_deciders(sides)
+    if not sides.database.markers and sides.database.table_id is not None:
+        yield (
+            "no marker column was given: decision rows are deleted when brokers have confirmed, so a committed "
+            "transaction whose row is gone is unknown on the database's side"
+        )
+    if not sides.is_complete:
+        yield "a journal does not begin at its birth: a row without a branch may be older than its first record"
+    if classes["unknown"]["transactions"]:
+        unknown = classes["unknown"]["transactions"]
+        yield f"{unknown:,} transactions are unknown: nothing is left that tells what one side did"
+    before = sides.counts_before()
+    if older := sum(one["transactions"] for one in before.values()):
+        apart = (
+            ", ".join(f"{count:,} {name}" for name, count in came_apart(before).items()) or "none of them came apart"
+        )
+        yield f"{older:,} transactions are older by their brokers' clocks, and left out: {apart}"
+    yield "that these are all brokers of the cluster: the ones named were read"
+    yield "what a row says, apart from its marker"
+
+
+def _of_deciders(sides: JoinedSides) -> Iterator[str]:
+    others: Counter[str] = Counter()
+    for broker in sides.brokers:
+        others.update(broker.others)
+    for decider, branches in sorted(others.items()):
+        remedy = ": name its log with --coordinator" if decider.startswith("coordinator ") else ""
+        yield f"{branches:,} branches that {decider} decide{'s' if remedy else ''}, which was not read{remedy}"
+    for log in sides.logs.facts():
+        name = log["coordinator"]
+        if log["copy"]:
+            yield f"coordinator {name}: {log['directory']} is a copy: the log itself may have other decisions, too"
+        if log["first_lsn"]:
             yield (
-                "no marker column was given: decision rows are deleted when brokers have confirmed, so a committed "
-                "transaction whose row is gone is unknown on the database's side"
+                f"coordinator {name}: its log has dropped finished decisions below LSN {log['first_lsn']}: marked "
+                f"rows alone tell of them; what has none may be another database's"
             )
-        if not self._sides.is_complete:
-            yield "a journal does not begin at its birth: a row without a branch may be older than its first record"
-        if classes["unknown"]["transactions"]:
-            unknown = classes["unknown"]["transactions"]
-            yield f"{unknown:,} transactions are unknown: nothing is left that tells what one side did"
-        before = self._sides.counts_before()
-        if older := sum(one["transactions"] for one in before.values()):
-            apart = (
-                ", ".join(f"{count:,} {name}" for name, count in came_apart(before).items())
-                or "none of them came apart"
-            )
-            yield f"{older:,} transactions are older by their brokers' clocks, and left out: {apart}"
-        yield "that these are all brokers of the cluster: the ones named were read"
-        yield "what a row says, apart from its marker"
-
-    def _of_deciders(self) -> Iterator[str]:
-        others: Counter[str] = Counter()
-        for broker in self._sides.brokers:
-            others.update(broker.others)
-        for decider, branches in sorted(others.items()):
-            remedy = ": name its log with --coordinator" if decider.startswith("coordinator ") else ""
-            yield f"{branches:,} branches that {decider} decide{'s' if remedy else ''}, which was not read{remedy}"
-        for log in self._sides.logs.facts():
-            name = log["coordinator"]
-            if log["copy"]:
-                yield f"coordinator {name}: {log['directory']} is a copy: the log itself may have other decisions, too"
-            if log["first_lsn"]:
-                yield (
-                    f"coordinator {name}: its log has dropped finished decisions below LSN {log['first_lsn']}: marked "
-                    f"rows alone tell of them; what has none may be another database's"
-                )
-        for database, count in sorted(self._sides.elsewhere.items()):
-            yield f"{count:,} transactions that coordinators decided about another database, {database}: certify that"
+    for database, count in sorted(sides.elsewhere.items()):
+        yield f"{count:,} transactions that coordinators decided about another database, {database}: certify that"
 
 
 def sentence(classes: dict[str, dict[str, int]], apart: dict[str, int]) -> str:
