@@ -157,10 +157,6 @@ class JoinedSides:
         found = chosen.where(F.col("rank") <= limit).collect()
         return sorted(found, key=lambda row: (classes.index(row["class"]), row["rank"]))
 
-    def accounts(self) -> list[dict[str, Any]]:
-        """Return what was counted by classes, and the same counted at its source."""
-        return list(self._accounts())
-
     def refusals(self, accounts: list[dict[str, Any]], *, may_lack: frozenset[str] = frozenset()) -> list[str]:
         """Return what forbids to rely on the classes: an account that differs, an audit that fails in other checks than
         *may_lack*."""
@@ -241,7 +237,8 @@ class JoinedSides:
                     found[row["class"]][count] += int(row[count] or 0)
         return found
 
-    def _accounts(self) -> Iterator[dict[str, Any]]:
+    def accounts(self) -> list[dict[str, Any]]:
+        """Return what was counted by classes, and the same counted at its source."""
         classes, before = self.counts(), self.counts_before()
 
         def total(count: str) -> int:
@@ -256,7 +253,7 @@ class JoinedSides:
         )
         known = names.where(self._is_known(names)).distinct().count()
         rows = sum(info.rows for info in self.database.markers)
-        for what, counted, expected in (
+        found = (
             ("transactions in all classes, and those before the time asked for", total("transactions"), known),
             ("branches", total("branches"), row["branches"]),
             ("messages published", total("messages"), int(row["messages"] or 0)),
@@ -266,8 +263,8 @@ class JoinedSides:
                 rows + self._later_rows,
             ),
             ("marked rows read by Spark", sum(self._counted), rows),
-        ):
-            yield {"what": what, "counted": counted, "expected": expected}
+        )
+        return [{"what": what, "counted": counted, "expected": expected} for what, counted, expected in found]
 
     def _is_known(self, rows: DataFrame) -> Column:
         gtrid = rows["gtrid"]
