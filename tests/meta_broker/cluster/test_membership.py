@@ -39,6 +39,7 @@ from zk.session.former_session import end_session
 from zk.session.session import ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Node
+from zk.tree.paths import BrokerKey, BrokerNode
 
 MASTER = "/meta/brokers/ids/0/master"
 QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 2000")
@@ -260,6 +261,8 @@ def test_a_broker_whose_id_was_taken_while_it_was_away_stops(
 ) -> None:
     with running_broker(tmp_path / "first", zookeeper.connect, config=QUICK) as first:
         first.pause()
+        # On a busy machine it has told how far its journal is: another directory would be refused for that.
+        session.delete(session.paths.of(BrokerKey(BrokerNode.JOURNAL, 0)))
         with running_broker(tmp_path / "second", zookeeper.connect, config=PATIENT) as second:
             first.resume()
             assert first.wait() == 2
