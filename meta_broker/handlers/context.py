@@ -197,7 +197,6 @@ class Context:
 
     def count_put(self, topic: str, section: TopicConfig, messages: int, size: int) -> None:
         """Count *messages* messages in frames of *size* bytes. *section*: the settings of *topic*."""
-        self.traffic.received(topic, messages, size)
         if section.stat:
             self.realtime.add(Statistic.PUT, topic, messages)
             self.realtime.add(Statistic.MESSAGE_SIZE, topic, messages, size - messages * HEADER_BYTES)

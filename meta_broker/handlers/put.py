@@ -10,16 +10,15 @@ from msgspec.structs import replace
 from journal.errors import RecordTooLarge
 from journal.records.producer_state import SequenceTooOld
 from journal.records.record import PartitionName
-from journal.records.states import VerbRefused
-from journal.records.xid import BranchKey
+from journal.records.states import BranchNotStarted, VerbRefused
+from journal.records.xid import BranchKey, XaKey
 from journal.state.journal_state import accounted_bytes
-from journal.state.live_branch import AppendResult
+from journal.state.live_branch import AppendResult, LiveBranch
 from journal.wal.storage_file import Buffer
 from meta_broker.config.broker_config import TopicConfig
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.message_ids import MessageIds
 from meta_broker.handlers.realtime import Statistic
-from meta_broker.handlers.transaction import live_branch
 from meta_broker.handlers.writes import WriteReplies
 from meta_client.protocol.answers import PutPlace, format_put_place
 from meta_client.protocol.checksum import crc31
@@ -87,6 +86,7 @@ class PutHandler:
             frames = self._frames(put, section)
             result = self._append(put, name, frames)
             context.count_put(put.topic, section, frames.messages, frames.bytes)
+            context.traffic.received(put.topic, frames.messages, frames.bytes)
         except (PutRejected, SequenceTooOld, RecordTooLarge) as error:
             context.counters.puts_failed += 1
             context.count(Statistic.PUT_FAILED, put.topic)
@@ -132,7 +132,7 @@ class PutHandler:
     def _transactional(self, put: Put | MultiPut, key: BranchKey, peer: Peer) -> None:
         context = self._context
         try:
-            transaction = live_branch(self._store, key, peer)
+            transaction = self._transaction(key, peer)
             if put.partition == PARTITION_ANY:
                 raise PutRejected(f"Invalid partition for transaction command:{put.partition}")
             section = self._target(put)
@@ -141,6 +141,7 @@ class PutHandler:
             name = _partition_name(put.topic, put.partition)
             self._store.transactional_put(transaction, name, frames.buffers, frames.bytes, frames.messages)
             context.count_put(put.topic, section, frames.messages, frames.bytes)
+            context.traffic.received(put.topic, frames.messages, frames.bytes)
         except (PutRejected, RecordTooLarge, VerbRefused) as error:
             context.counters.puts_failed += 1
             context.count(Statistic.PUT_FAILED, put.topic)
@@ -154,6 +155,13 @@ class PutHandler:
         held, bytes_max = self._store.state.branches_accounted_bytes, self._context.config.broker.transaction_bytes_max
         if held + accounted_bytes(size) > bytes_max:
             raise PutRejected(f"open transactions hold {held} bytes: finish some, transaction_bytes_max is {bytes_max}")
+
+    def _transaction(self, key: BranchKey, peer: Peer) -> LiveBranch:
+        if isinstance(key, XaKey):
+            return self._store.find(key)
+        if (transaction := peer.local_transactions.get(key)) is None or transaction.is_over:
+            raise BranchNotStarted(key)
+        return transaction
 
     def _target(self, put: Put | MultiPut) -> TopicConfig:
         """Check the target and return the topic's settings; announce the topic's first put. Raises PutRejected."""

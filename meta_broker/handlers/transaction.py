@@ -10,7 +10,6 @@ from journal.records.record import RollbackReason
 from journal.records.states import BranchNotStarted, BranchState, VerbRefused, XaCode
 from journal.records.xid import BranchKey, LocalKey, XaKey
 from journal.state.live_branch import AppendResult, LiveBranch
-from journal.state.transaction_store import JournalTransactionStore
 from meta_broker.access.accounts import Limit
 from meta_broker.handlers.audited import audited, tell
 from meta_broker.handlers.context import Context, Peer, yield_after
@@ -174,9 +173,14 @@ class TransactionHandler:
                 )
 
     def _find(self, key: BranchKey | None, peer: Peer) -> LiveBranch:
+        if isinstance(key, XaKey):
+            return self._store.find(key)
         if key is None:
             raise VerbRefused(XaCode.XAER_INVAL, "null is no transaction")
-        return live_branch(self._store, key, peer)
+        transaction = peer.local_transactions.get(key)
+        if transaction is None or transaction.is_over:
+            raise BranchNotStarted(key)
+        return transaction
 
     def peer_closed(self, peer: Peer) -> None:
         """Roll back the local transactions of a closed connection; XA branches stay (spec 2.9)."""
@@ -198,15 +202,6 @@ class TransactionHandler:
             self._context.counters.rollbacks += 1
             log.info("branch timed out xid=%s timeout_ms=%d", transaction.key, transaction.timeout_ms)
         return len(expired) == EXPIRED_PER_TURN
-
-
-def live_branch(store: JournalTransactionStore, key: BranchKey, peer: Peer) -> LiveBranch:
-    """Return the branch *key*, of *peer* if it is a local one. Raises BranchNotStarted, HeuristicallyEnded."""
-    if isinstance(key, XaKey):
-        return store.find(key)
-    if (transaction := peer.local_transactions.get(key)) is None or transaction.is_over:
-        raise BranchNotStarted(key)
-    return transaction
 
 
 def _principal_of(peer: Peer) -> str | None:
