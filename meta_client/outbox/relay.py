@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -25,10 +25,10 @@ from meta_client.outbox.earlier_batches import EarlierBatches
 from meta_client.outbox.engines import engine_at
 from meta_client.outbox.errors import NoOutbox, outbox_errors, refusal_in
 from meta_client.outbox.relay_batch import BrokerRefuses, RelayBatch, Unsendable
-from meta_client.outbox.relay_state import BatchBranch, RelayCounts, RelayState, branches_of
+from meta_client.outbox.relay_state import BatchBranch, RelayState, branches_of
 from meta_client.outbox.rows import DEFERRED_ROWS, WAITING, OutboxRow, OutboxStatus
 from meta_client.outbox.tables import RELAY_TABLE, is_complete
-from meta_client.outbox.waits import PASS_OVER_S, PassedOver, Waits
+from meta_client.outbox.waits import PASS_OVER_S, PassedOver, RelayWaits
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
 from meta_client.protocol.errors import MetaError, XaError
@@ -49,6 +49,15 @@ STATUS_S: Final = 5.0
 CHECK_S: Final = 1.0
 COMMIT_S: Final = 1.0  # wait for brokers; then messages for those that have not committed are deferred
 CLOSE_S: Final = 20.0  # exceeds the wait for any single answer
+
+
+@dataclass(frozen=True, slots=True)
+class RelayCounts:
+    """Totals of one relay since its start. Immutable."""
+
+    moved: int = 0  # messages
+    refused: int = 0  # messages set aside
+    failed_passes: int = 0
 
 
 class Relay:
@@ -85,9 +94,7 @@ class Relay:
         self._batch = RelayBatch(WAITING)  # the last one
         self._has_moved = False  # by the last pass: there may be more
         self._earlier = EarlierBatches(client)
-        self._topics = Waits[str]("messages wait topic=%s reason=%s")
-        self._brokers = Waits[int]("messages wait broker=%s reason=%s")
-        self._places = Waits[tuple[str, int]]("messages wait topic=%s broker=%s reason=%s")
+        self._waits = RelayWaits()
         self._turns = itertools.count()  # of messages that may go anywhere
         self._backoff = Backoff()
         self._check_at = 0.0  # when the generation is read again
@@ -155,17 +162,17 @@ class Relay:
     @property
     def waiting_for(self) -> tuple[str, ...]:
         """Topics that no broker takes at present. Any thread."""
-        return self._topics.listed
+        return self._waits.topics.listed
 
     @property
     def brokers_away(self) -> tuple[int, ...]:
         """Brokers that take no messages at present: those for them wait. Any thread."""
-        return self._brokers.listed
+        return self._waits.brokers.listed
 
     @property
     def places_away(self) -> tuple[tuple[str, int], ...]:
         """Topics and brokers that are up and do not offer them: deferred messages for these wait. Any thread."""
-        return self._places.listed
+        return self._waits.places.listed
 
     def __enter__(self) -> Self:
         """Begin to move. Raises NoOutbox, Unreachable."""
@@ -204,7 +211,7 @@ class Relay:
             self._set_aside(error.row, str(error))
             return True
         except BrokerRefuses as error:
-            self._brokers.add(error.broker_id, error, self._began)
+            self._waits.brokers.add(error.broker_id, error, self._began)
             return True
         except PrepareFailed as error:
             sent = self._batch.sent
@@ -215,9 +222,9 @@ class Relay:
                     if not unanswered:
                         raise
                     for broker_id in unanswered:
-                        self._brokers.add(broker_id, error, self._began)
+                        self._waits.brokers.add(broker_id, error, self._began)
                 case TryAgain() | PartitionClosed() | SendRefused(status=Status.NOT_AUTHORISED) as refusal:
-                    self._topics.add(refusal.destination.topic, refusal, self._began)
+                    self._waits.topics.add(refusal.destination.topic, refusal, self._began)
                 case refusal if len(sent) == 1:
                     self._set_aside(sent[0][0], one_line(refusal))
             return True
@@ -230,13 +237,11 @@ class Relay:
     def _move(self) -> bool:
         """Move a batch; return True if there may be more."""
         now = time.monotonic()
-        over = PassedOver(self._topics.over(now), self._brokers.over(now), self._places.over(now))
+        over = self._waits.over(now)
         with self._engine.connect() as connection:
             began = time.monotonic()
             if not self._has_moved and not rows.has_any(connection, over):
-                self._topics.keep(over.topics)
-                self._brokers.keep(over.brokers)
-                self._places.keep(over.places)
+                self._waits.keep(over)
                 self._look_s = time.monotonic() - began
                 return False
             self._check_newest(connection, now)
@@ -247,10 +252,7 @@ class Relay:
                 self._commit_earlier(late, connection)
                 return True
             again = self._move_batch(connection, over, RelayState(tuple(left), recorded.deferred))
-        sent = self._batch.sent
-        self._topics.drop({row.topic for row, _ in sent})
-        self._brokers.drop({handle.partition.broker_id for _, handle in sent})
-        self._places.drop({(row.topic, handle.partition.broker_id) for row, handle in sent})
+        self._waits.drop({(row.topic, handle.partition.broker_id) for row, handle in self._batch.sent})
         return again
 
     def _commit_earlier(self, late: Sequence[BatchBranch], connection: Connection) -> None:
@@ -259,11 +261,11 @@ class Relay:
         undone = [branch for branch in late if branch.broker_id in rows.brokers_of(connection, branch.gtrid)]
         connection.rollback()  # unlocked: a broker may take seconds to answer
         self._earlier.confirm(set(late).difference(undone))
-        for branch in sorted(undone, key=lambda each: self._brokers.due_at(each.broker_id)):
+        for branch in sorted(undone, key=lambda each: self._waits.brokers.due_at(each.broker_id)):
             try:
                 self._earlier.commit(branch)
             except Unreachable as error:
-                self._brokers.add(branch.broker_id, error, self._began)
+                self._waits.brokers.add(branch.broker_id, error, self._began)
                 return  # others go before the next one is tried
 
     def _move_batch(self, connection: Connection, over: PassedOver, state: RelayState) -> bool:
@@ -294,7 +296,8 @@ class Relay:
         the brokers for which some are deferred."""
         ready = set(deferred).difference(over.brokers)
         if ready:
-            tried = sorted(ready.intersection(self._brokers.listed), key=self._brokers.due_at)  # with one message
+            brokers = self._waits.brokers
+            tried = sorted(ready.intersection(brokers.listed), key=brokers.due_at)  # with one message
             for those, count in (*(({one}, 1) for one in tried), (ready.difference(tried), self._limit)):
                 if not (found := rows.oldest_deferred(connection, count, BYTES_MAX, over, those)):
                     continue
@@ -316,12 +319,8 @@ class Relay:
         return Destinations(self._client.topology, self._producer, over, self._turns)
 
     def _pass_over(self) -> None:
-        for topic, error in self._batch.topics.items():
-            self._topics.add(topic, error, self._began)
-        for broker_id, error in self._batch.brokers.items():
-            self._brokers.add(broker_id, error, self._began)
-        for place, error in self._batch.places.items():
-            self._places.add(place, error, self._began)
+        batch = self._batch
+        self._waits.add(batch.topics, batch.brokers, batch.places, self._began)
 
     def _check_newest(self, connection: Connection, now: float) -> None:
         """Check once a second that the database was not restored to an earlier time: rows that were moved would be

@@ -6,7 +6,6 @@ batches, which bounds the text. Pure.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -14,16 +13,6 @@ import msgspec
 from meta_client.outbox.errors import DamagedRow
 from meta_client.protocol.integers import INT32_MAX
 from meta_client.transactions.names import name_in
-
-
-@dataclass(frozen=True, slots=True)
-class RelayCounts:
-    """Totals of one relay since its start. Immutable."""
-
-    moved: int = 0  # messages
-    refused: int = 0  # messages set aside
-    failed_passes: int = 0
-
 
 BrokerId = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
 

@@ -156,8 +156,8 @@ class RowSource:
         self._set_aside = _copy(table, ASIDE, reason=bindparam("the_reason"))
 
     def has_any(self, connection: Connection, **due: Collection[Any]) -> bool:
-        """Return whether a row is *due*: passed_over, topics of none; brokers and
-        places, of deferred ones."""
+        """Return whether a row is *due*: *passed_over* are topics; of deferred ones there are *brokers*, and *places*
+        passed over."""
         return connection.scalar(self._first, {name: list(values) for name, values in due.items()}) is not None
 
     def oldest(
@@ -275,7 +275,7 @@ def deferred_counts(connection: Connection) -> dict[int, int]:
     """Return the number of messages that wait for each broker while others pass them."""
     column = DEFERRED.c.broker_id
     found = connection.execute(select(column, func.count()).group_by(column).order_by(column))
-    return {broker_id: count for broker_id, count in found}  # noqa: C416 - rows are no tuples to mypy
+    return {row[0]: row[1] for row in found}
 
 
 def release(connection: Connection, broker_id: int) -> tuple[int, int]:

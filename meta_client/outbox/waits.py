@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from meta_client.transactions.statements import one_line
@@ -41,6 +41,7 @@ class Waits(Generic[_K]):
         now = time.monotonic()
         if (kind := _kind_of(error)) not in self._told[key]:
             self._told[key].add(kind)
+            # mypy checks each kind of key alone, and for each one branch is never taken.
             arguments: tuple[object, ...] = key if isinstance(key, tuple) else (key,)  # type: ignore[redundant-expr]
             log.warning(self._template, *arguments, one_line(error))
         self._until[key] = now + max(PASS_OVER_S, min(3 * (now - began), PASS_OVER_S_MAX))
@@ -68,6 +69,46 @@ class Waits(Generic[_K]):
     def listed(self) -> tuple[_K, ...]:
         """Keys that are passed over, or tried again now. Any thread."""
         return tuple(sorted(self._until.copy()))
+
+
+class RelayWaits:
+    """All that a relay passes over."""
+
+    def __init__(self) -> None:
+        self.topics = Waits[str]("messages wait topic=%s reason=%s")
+        self.brokers = Waits[int]("messages wait broker=%s reason=%s")
+        self.places = Waits[tuple[str, int]]("messages wait topic=%s broker=%s reason=%s")
+
+    def over(self, now: float) -> PassedOver:
+        """Return what is not due yet."""
+        return PassedOver(self.topics.over(now), self.brokers.over(now), self.places.over(now))
+
+    def add(
+        self,
+        topics: Mapping[str, Exception],
+        brokers: Mapping[int, Exception],
+        places: Mapping[tuple[str, int], Exception],
+        began: float,
+    ) -> None:
+        """Pass over what a batch found, with the reasons; see Waits.add."""
+        for topic, error in topics.items():
+            self.topics.add(topic, error, began)
+        for broker_id, error in brokers.items():
+            self.brokers.add(broker_id, error, began)
+        for place, error in places.items():
+            self.places.add(place, error, began)
+
+    def keep(self, over: PassedOver) -> None:
+        """Drop all but what is *over*."""
+        self.topics.keep(over.topics)
+        self.brokers.keep(over.brokers)
+        self.places.keep(over.places)
+
+    def drop(self, sent: Collection[tuple[str, int]]) -> None:
+        """Drop topics and brokers to which messages were *sent*."""
+        self.topics.drop({topic for topic, _ in sent})
+        self.brokers.drop({broker_id for _, broker_id in sent})
+        self.places.drop(sent)
 
 
 def _kind_of(error: BaseException | None) -> Hashable:

@@ -117,7 +117,7 @@ def test_a_topic_without_a_broker_waits_and_the_others_do_not(
     drain(relay)
     assert list(relay.waiting_for) == ["made-later"]
     assert (relay.counts.moved, on_postgres.status().waiting) == (1, 1)
-    relay._topics._until = dict.fromkeys(relay._topics._until, 0.0)  # it is tried again, and told of once
+    relay._waits.topics._until = dict.fromkeys(relay._waits.topics._until, 0.0)  # it is tried again, and told of once
     drain(relay)
     assert caplog.text.count("messages wait topic=made-later") == 1
     with on_postgres.world.brokers[0].client() as client:

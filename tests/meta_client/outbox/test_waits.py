@@ -1,4 +1,4 @@
-"""What is passed over, and when it is tried again, by a clock that the test moves."""
+"""Things that are passed over, and when it is tried again, by a clock that the test moves."""
 
 import pytest
 
