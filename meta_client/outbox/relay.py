@@ -122,6 +122,10 @@ class Relay:
         except (MetaError, ZooKeeperError, exc.SQLAlchemyError) as error:
             self._failed(one_line(error.orig if isinstance(error, exc.DBAPIError) and error.orig else error))
             return False
+        except Exception as error:  # a bug, perhaps of a partitioner: a later pass repeats what this one left
+            log.exception("relay pass failed, and is repeated")
+            self._failed(f"{type(error).__name__}: {one_line(error)}")
+            return False
         finally:
             self._pass_ended_at = time.monotonic()
         if self.trouble is not None:
@@ -171,7 +175,7 @@ class Relay:
 
     @property
     def places_away(self) -> tuple[tuple[str, int], ...]:
-        """Topics and brokers that are up and do not offer them: deferred messages for these wait. Any thread."""
+        """Topics and brokers that are up and do not take them: deferred messages for these wait. Any thread."""
         return self._waits.places.listed
 
     def __enter__(self) -> Self:
@@ -195,12 +199,7 @@ class Relay:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            try:
-                again = self.run_pass()
-            except Exception:  # a bug: a later pass repeats what this one left
-                log.exception("relay pass failed, and is repeated")
-                again = False
-            if not again:
+            if not self.run_pass():
                 self._closing.wait(self.pause_s)
 
     def _run_pass(self) -> bool:
@@ -224,7 +223,7 @@ class Relay:
                     for broker_id in unanswered:
                         self._waits.brokers.add(broker_id, error, self._began)
                 case TryAgain() | PartitionClosed() | SendRefused(status=Status.NOT_AUTHORISED) as refusal:
-                    self._waits.topics.add(refusal.destination.topic, refusal, self._began)
+                    self._waits.add_refusal(refusal, self._began)
                 case refusal if len(sent) == 1:
                     self._set_aside(sent[0][0], one_line(refusal))
             return True

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from meta_client.errors import SendRefused, TryAgain
 from meta_client.transactions.statements import one_line
 
 log = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ _K = TypeVar("_K", str, int, tuple[str, int])
 
 
 class PassedOver(NamedTuple):
-    """Topics and brokers that get nothing in a pass. *places*: topics at brokers that are up and do not offer them."""
+    """Topics and brokers that get nothing in a pass. *places*: topics at brokers that are up and do not take them."""
 
     topics: Collection[str] = ()
     brokers: Collection[int] = ()
@@ -97,6 +98,15 @@ class RelayWaits:
             self.brokers.add(broker_id, error, began)
         for place, error in places.items():
             self.places.add(place, error, began)
+
+    def add_refusal(self, refusal: SendRefused, began: float) -> None:
+        """Pass over the broker that takes a message later, or its topic there; see Waits.add."""
+        topic, partition = refusal.destination.topic, refusal.destination.partition
+        assert partition is not None  # a batch names each
+        if isinstance(refusal, TryAgain):
+            self.brokers.add(partition.broker_id, refusal, began)
+        else:
+            self.places.add((topic, partition.broker_id), refusal, began)
 
     def keep(self, over: PassedOver) -> None:
         """Drop all but what is *over*."""

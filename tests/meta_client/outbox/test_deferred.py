@@ -4,19 +4,25 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 from sqlalchemy import update
 
+from meta_client import Client
 from meta_client.outbox import Relay, destinations, rows, waits
 from meta_client.outbox.relay_metrics import ready
 from meta_client.outbox.relay_state import RelayState
 from meta_client.outbox.tables import ASIDE, OUTBOX
 from meta_client.protocol.requests import TopicVerb
 from meta_client.transactions import CommitStep
+from tests.fixtures.broker import CONFIG, running_broker
+from tests.fixtures.postgres import Database
 from tests.fixtures.reading import read_whole
 from tests.fixtures.topic_commands import done
 from tests.meta_client.outbox.conftest import OutboxWorld, drain
+from tests.meta_client.transactions.conftest import World, make_postgres
+from zk.embedded.chroot import Chroot
 
 KEYS = 12
 _numbers = itertools.count(time.time_ns())
@@ -232,6 +238,60 @@ def test_a_topic_that_a_broker_does_not_offer_holds_back_no_other_one(wide: Outb
     assert [int(one.payload) for one in found] == [-2, *range(KEYS)]
     with wide.world.brokers[1].client() as client:
         done(client, TopicVerb.DELETE, "orders")
+
+
+def test_a_closed_partition_holds_back_its_topic_at_its_broker_alone(
+    wide: OutboxWorld, spread: str, other_spread: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    relay = wide.relay()
+    with wide.world.brokers[1].client() as client:
+        done(client, TopicVerb.CLOSE, spread, partitions="0")
+    for topic in (spread, other_spread):
+        send(wide, topic, *range(4 * KEYS))
+    deadline = time.monotonic() + 30
+    while relay.places_away != ((spread, 1),) or received(wide, other_spread) != list(range(4 * KEYS)):
+        assert time.monotonic() < deadline, (relay.places_away, relay.waiting_for, relay.trouble)
+        drain(relay)
+    alike = read_whole(wide.world.client, other_spread, 4, wide.world.begins)  # each key as in the other topic
+    assert wide.status().waiting == sum(one.partition.broker_id == 1 for one in alike) > 0
+    assert ready(relay).why_not == (f"messages of topic {spread} wait for broker 1",)
+    assert (relay.waiting_for, relay.brokers_away, state(wide).deferred) == ((), (), (1,))
+    assert (
+        caplog.text.count("messages wait ") == caplog.text.count(f"messages wait topic={spread} broker=1 reason=") == 1
+    )
+    send(wide, spread, *range(4 * KEYS, 5 * KEYS))
+    drain(relay)
+    with wide.world.brokers[1].client() as client:
+        done(client, TopicVerb.OPEN, spread, partitions="0")
+    send(wide, spread, *range(5 * KEYS, 6 * KEYS))
+    wait_moved(wide, relay)
+    assert received(wide, spread) == list(range(6 * KEYS))
+
+
+def test_a_broker_without_slaves_in_sync_holds_back_its_own_messages_alone(
+    tmp_path: Path, zookeeper: Chroot, database: Database
+) -> None:
+    config = CONFIG + '\n[replication]\nmode = "sync"\n'
+    with (
+        running_broker(tmp_path / "alone", zookeeper.connect),
+        running_broker(tmp_path / "sync", zookeeper.connect, broker_id=1, config=config) as refusing,
+        Client(zookeeper.connect) as client,
+    ):
+        on = OutboxWorld(World(make_postgres(database), [], zookeeper.connect, client, {}))
+        with on.closing:
+            relay = on.relay()
+            send(on, "orders", *range(4 * KEYS))
+            deadline = time.monotonic() + 30
+            while relay.brokers_away != (1,) or on.status().waiting == 4 * KEYS:
+                assert time.monotonic() < deadline, (relay.places_away, relay.waiting_for, relay.trouble)
+                drain(relay)
+            assert 0 < on.status().waiting < 4 * KEYS
+            assert (relay.waiting_for, on.status().aside, state(on).deferred) == ((), 0, (1,))
+            refusing.kill()
+            refusing.config_path.write_text(config + 'without_slaves = "degrade"\n')
+            refusing.start()
+            wait_moved(on, relay)
+            assert received(on, "orders", 8) == list(range(4 * KEYS))
 
 
 def test_a_release_counts_no_branches_that_are_committed(wide: OutboxWorld, spread: str) -> None:

@@ -342,3 +342,22 @@ def test_rows_that_another_program_deletes_are_not_sent_twice_or_lost(on_postgre
     assert [
         message.payload for message in read_whole(on_postgres.world.client, "orders", 4, on_postgres.world.begins)
     ] == [b"2"]
+
+
+def test_a_partitioner_that_fails_holds_everything_and_is_told_of(on_postgres: OutboxWorld) -> None:
+    fails = True
+
+    def choose(message: PartitionContext) -> None:
+        if fails:
+            raise KeyError(message.topic)
+
+    client = on_postgres.world.client
+    with closing(Relay(client, on_postgres.url, client.producer(partitioner=choose))) as relay:
+        on_postgres.work(1, 2)
+        assert not relay.run_pass()
+        assert (relay.trouble, relay.counts.failed_passes) == ("KeyError: 'orders'", 1)
+        assert on_postgres.status()[:3:2] == (2, 0), "nothing is set aside: it may be mended"
+        fails = False
+        drain(relay)
+    found = read_whole(client, "orders", 4, on_postgres.world.begins)
+    assert (relay.trouble, sorted(one.payload for one in found)) == (None, [b"1", b"2"])

@@ -39,7 +39,7 @@ def test_messages_wait_for_a_right_that_is_missing_and_keep_their_order(
             relay, count = on.relay(), 0
             deadline = time.monotonic() + 60
             for rights, told in [
-                (decide + 'produce = ["orders"]', ["topic=invoices reason=.*may not produce invoices"]),
+                (decide + 'produce = ["orders"]', ["topic=invoices broker=0 reason=.*may not produce invoices"]),
                 (
                     produce,
                     ["broker=0 reason=.*may not decide mq1-", "topic=invoices reason=.*broker 0 takes no messages"],
