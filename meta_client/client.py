@@ -213,7 +213,10 @@ class Client:
         parameters of *connection* cannot. Raises CannotEnlist for anything that can't decide; entering the block raises
         the rest.
         """
-        return self._transactions_here().transaction(connection, connect, wait)
+        from meta_client.transactions.databases import session_of
+        from meta_client.transactions.transaction import Transaction
+
+        return Transaction(self._transactions_here(), session_of(connection, connect), wait)
 
     def resolve(self, database: str) -> None:
         """Resolve in the background the leftovers of crashed services that the database at URL *database* decides. Call

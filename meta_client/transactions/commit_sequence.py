@@ -6,16 +6,18 @@ failure before COMMIT rolls all sides back; one after it does not. The row settl
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import closing
-from typing import Final, Protocol
+from typing import Final
 
 from journal.records.xid import Xid
 from meta_client.coordinator.errors import CannotEnlist, DecisionUnknown, PrepareFailed, Unreachable
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import waits_s
 from meta_client.tracing import TRACING
+from meta_client.transactions.branches import OpenBranches
 from meta_client.transactions.errors import CommitUnknown, OtherTable
+from meta_client.transactions.resolver_thread import ResolverThread
 from meta_client.transactions.steps import UNDECIDED_STEPS, CommitStep, next_step
 from meta_client.transactions.table import DATABASE, GRACE_S, RowDecision, Session
 
@@ -26,25 +28,6 @@ Wait = Callable[[float], bool]  # sleeps the given seconds; True: give up
 UNKNOWN_S: Final = 10.0  # time limit for a database that gave no answer to COMMIT
 
 
-class BrokerSide(Protocol):
-    """Broker side of the transaction, implemented by branches.OpenBranches."""
-
-    def prepare(self) -> tuple[int, ...]: ...
-
-    def rollback(self) -> None: ...
-
-
-class Finisher(Protocol):
-    """Carries out a decision."""
-
-    def send_commit(self, gtrid: str, brokers: Collection[int], wait_s: float) -> None:
-        """Send COMMIT to *brokers*; wait until they have committed, *wait_s* at most. Raises HeuristicOutcome,
-        NotConfirmed, CoordinatorClosed, none with a *wait_s* of 0."""
-
-    def roll_back(self, gtrid: str, broker_id: int) -> BranchEnd:
-        """Roll back like brokers.Brokers.rollback. Raises Unreachable, HeuristicOutcome."""
-
-
 class CommitSequence:
     """One transaction, from its first step to its last."""
 
@@ -52,8 +35,8 @@ class CommitSequence:
         self,
         gtrid: str,
         session: Session,
-        branches: BrokerSide,
-        finisher: Finisher,
+        branches: OpenBranches,
+        finisher: ResolverThread,
         wait: Wait,
         observer: CommitObserver | None = None,
     ) -> None:
@@ -70,7 +53,7 @@ class CommitSequence:
         """Commit every side, or roll all of them back and raise.
 
         Raises PrepareFailed or the database's error if rolled back, DecisionUnknown if the outcome is unknown. Once
-        committed, raises as Finisher.send_commit.
+        committed, raises as ResolverThread.send_commit.
         """
         self.commit_recorded(self.record(), wait_s)
 

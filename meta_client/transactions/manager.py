@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from meta_client.coordinator.phase_two import Closing
 from meta_client.errors import ClientClosed
@@ -17,13 +17,12 @@ from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.branches import OpenBranches
 from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.commit_sequence import CommitObserver
-from meta_client.transactions.databases import session_of, table_at
+from meta_client.transactions.databases import table_at
 from meta_client.transactions.generation import Generations
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver import AGE_S, Counts, Resolver
 from meta_client.transactions.resolver_thread import ResolverThread
 from meta_client.transactions.table import Opener, Session
-from meta_client.transactions.transaction import Transaction
 from zk.forks import invalidate_after_fork
 from zk.session.session import ZooKeeperSession
 from zk.tree.nodes import Partition
@@ -81,17 +80,12 @@ class Transactions:
         """Callback for every step, if any."""
         return self._config.observer
 
-    def transaction(self, connection: Any, connect: Callable[[], Any] | None, wait: bool | float) -> Transaction:
-        """Return a transaction, like Client.transaction."""
-        return Transaction(self, session_of(connection, connect), wait)
-
-    def resolve(self, url: str) -> TableName:
+    def resolve(self, url: str) -> None:
         """Start a background resolver for the database at *url*. Raises as databases.table_at."""
         table = table_at(url)
         name = table.identity.name
         table.close()
         self._start_resolver(name, lambda: table_at(url))
-        return name
 
     def branches(self, name: TableName, gtrid: str) -> OpenBranches:
         """Return the branches of a new transaction."""

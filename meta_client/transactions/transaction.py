@@ -2,40 +2,19 @@
 
 import math
 import weakref
-from typing import Protocol, Self
+from typing import Self
 
 from meta_client.errors import TransactionMisuse
 from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.producer import Producer
 from meta_client.transactions.branches import OpenBranches
-from meta_client.transactions.commit_sequence import CommitObserver, CommitSequence
+from meta_client.transactions.commit_sequence import CommitSequence
+from meta_client.transactions.manager import Transactions
 from meta_client.transactions.names import TableName
-from meta_client.transactions.resolver_thread import ResolverThread
 from meta_client.transactions.steps import CommitStep
 from meta_client.transactions.table import Session
 from zk.forks import invalidate_after_fork, skip_after_fork
 from zk.tree.nodes import Partition
-
-
-class Host(Protocol):
-    """State shared by one client's transactions: manager.Transactions."""
-
-    @property
-    def observer(self) -> CommitObserver | None: ...
-
-    def branches(self, name: TableName, gtrid: str) -> OpenBranches: ...
-
-    def resolver_thread(self, name: TableName, session: Session) -> ResolverThread: ...
-
-    def add(
-        self,
-        branches: OpenBranches,
-        topic: str,
-        payload: bytes,
-        attribute: str | None,
-        partition: Partition | str | None,
-    ) -> BranchHandle: ...
-
 
 # Open transactions by their connection's identity. Without a lock, which a fork in another thread might copy locked.
 # Weakly: an exception of a signal's handler may keep a block's end away, and a pool gives the connection out again.
@@ -46,8 +25,8 @@ class Transaction:
     """One use of `Client.transaction`: the caller's database transaction and the messages sent with it. Used once, by
     the thread that enters it; `join` hands it over."""
 
-    def __init__(self, host: Host, session: Session, wait: bool | float) -> None:
-        self._host = host
+    def __init__(self, shared: Transactions, session: Session, wait: bool | float) -> None:
+        self._shared = shared
         self._connection: object = None  # the driver's; set on entry
         self._session = session
         self._wait_s = math.inf if wait is True else float(wait)
@@ -80,7 +59,7 @@ class Transaction:
         """
         branches = self._open_branches()
         branches.check()
-        return self._host.add(branches, topic, payload, attribute, partition)
+        return self._shared.add(branches, topic, payload, attribute, partition)
 
     def join(self, producer: Producer | None = None) -> None:
         """Make everything *producer* sends until the block ends part of the transaction, with its partitioner and
@@ -164,11 +143,11 @@ class Transaction:
         self._let_go()  # before the end: a pool may hand out the connection afterwards
 
     def _open(self, name: TableName) -> None:
-        resolver_thread = self._host.resolver_thread(name, self._session)
+        resolver_thread = self._shared.resolver_thread(name, self._session)
         gtrid = name.new_gtrid()
-        self._branches = self._host.branches(name, gtrid)
+        self._branches = self._shared.branches(name, gtrid)
         self._sequence = CommitSequence(
-            gtrid, self._session, self._branches, resolver_thread, resolver_thread.closing.wait, self._host.observer
+            gtrid, self._session, self._branches, resolver_thread, resolver_thread.closing.wait, self._shared.observer
         )
 
     def _open_branches(self) -> OpenBranches:

@@ -214,7 +214,7 @@ class _Broker:
 
 
 class _Asking:
-    """Brokers as the code uses them: as a transaction's branches, as Brokers, and as a Finisher."""
+    """Brokers as the code uses them: as a transaction's branches, as Brokers, and as a ResolverThread."""
 
     def __init__(self, brokers: dict[int, _Broker], process: _Process, gtrid: str = "") -> None:
         self._brokers = brokers
@@ -356,7 +356,8 @@ class DecisionRowMachine(Counted):
         asking = _Asking(self.brokers, process, gtrid)
         session = self.sessions[gtrid] = _Session(self.database, process, gtrid)
         asking.begin(where)
-        sequence = CommitSequence(gtrid, cast(Any, session), _Branches(asking), asking, process.rest)
+        branches = _Branches(asking)
+        sequence = CommitSequence(gtrid, cast(Any, session), cast(Any, branches), cast(Any, asking), process.rest)
         try:
             process.pause()
             sequence.commit()
