@@ -50,6 +50,10 @@ class Lease:
                 self._answered_at = sent_at
                 self._valid_until = sent_at + self._timeout_s * LEASE_FRACTION
 
+    def end(self) -> None:
+        """End the lease: the session is closed, or a server said that it expired."""
+        self.granted(0.0, 0.0)
+
     def is_over(self) -> bool:
         """Return True if every server that ran meanwhile has ended the session."""
         return now() >= self._answered_at + self._timeout_s

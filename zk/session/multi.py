@@ -3,13 +3,22 @@
 from collections.abc import Sequence
 from typing import Any, Final, assert_never
 
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, RolledBackError
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+)
 
 from zk.errors import RefusedNode
+from zk.tree.paths import check_path
 from zk.tree.transactions import Check, Create, NodeTransaction, RefusalReason, Remove, TransactionRefused, Write
 
 _REASONS: Final = (
     (NodeExistsError, RefusalReason.EXISTS),
+    (NotEmptyError, RefusalReason.EXISTS),
     (NoNodeError, RefusalReason.MISSING),
     (BadVersionError, RefusalReason.VERSION),
 )
@@ -19,6 +28,7 @@ def send_transaction(client: Any, operations: NodeTransaction) -> Any:
     """Send *operations* through a KazooClient, and return its pending result. Does not wait."""
     request = client.transaction()
     for operation in operations:
+        check_path(operation.path)
         match operation:
             case Create(path, data, ephemeral):
                 request.create(path, data, ephemeral=ephemeral)

@@ -36,7 +36,7 @@ from zk.session.multi import refusal_of, send_transaction
 from zk.session.newcomer import close_client, finds_less
 from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity, is_open
 from zk.tree.nodes import Node
-from zk.tree.paths import Paths, parent_of
+from zk.tree.paths import Paths, check_path, parent_of
 from zk.tree.transactions import NodeTransaction, TransactionRefused
 
 SESSION_TIMEOUT_MS = 30_000  # spec 6.1; a client's code shares the interpreter with its user's, a broker's does not
@@ -144,6 +144,7 @@ class ZooKeeperSession:
         self._is_open = False
         self._keeper.stop()
         self._client.remove_listener(self._on_state)
+        self.lease.end()
         close_client(self._client, self.connect)
         self._state = SessionState.LOST  # last: until here kazoo's thread may set it
 
@@ -198,13 +199,15 @@ class ZooKeeperSession:
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
         """Return the names of a node's children; of a missing node none, and no watch is set."""
-        names: list[str] | None = self._wait(self._client.get_children_async(path, watch), path, NoNodeError)
+        names: list[str] | None = self._wait(
+            self._client.get_children_async(check_path(path), watch), path, NoNodeError
+        )
         return names or []
 
     def create(self, path: str, data: bytes | None = None, *, ephemeral: bool = False) -> bool:
         """Create a node, with missing parents as persistent nodes without data. Returns False if it exists."""
         try:
-            self._wait(self._client.create_async(path, data, ephemeral=ephemeral), path)
+            self._wait(self._client.create_async(check_path(path), data, ephemeral=ephemeral), path)
         except NodeExistsError:
             return False
         except NoNodeError:
@@ -215,7 +218,7 @@ class ZooKeeperSession:
     def ensure(self, path: str) -> None:
         """Make a persistent node without data, and its parents, unless it exists."""
         try:
-            self._wait(self._client.create_async(path, None), path)
+            self._wait(self._client.create_async(check_path(path), None), path)
         except NodeExistsError:
             return
         except NoNodeError:
@@ -256,12 +259,12 @@ class ZooKeeperSession:
         Returns the new version, or None without a change if the version differs."""
         if version is None:
             return 0 if self.create(path, data) else None
-        stat = self._wait(self._client.set_async(path, data, version), path, NoNodeError, BadVersionError)
+        stat = self._wait(self._client.set_async(check_path(path), data, version), path, NoNodeError, BadVersionError)
         return None if stat is None else int(stat.version)
 
     def is_open(self, path: str) -> bool:
         """Return whether anybody may change or delete a node by its access rules; False if it is gone."""
-        found = self._wait(self._client.get_acls_async(path), path, NoNodeError)
+        found = self._wait(self._client.get_acls_async(check_path(path)), path, NoNodeError)
         return found is not None and is_open(found[0])
 
     def ensure_parents(self, paths: Iterable[str]) -> None:
@@ -291,13 +294,13 @@ class ZooKeeperSession:
 
     def delete(self, path: str, version: int = -1) -> bool:
         """Delete a node. Returns False if it is missing, has children, or is not at *version* (-1: any)."""
-        result = self._client.delete_async(path, version)
+        result = self._client.delete_async(check_path(path), version)
         return self._wait(result, path, NoNodeError, NotEmptyError, BadVersionError) is not None
 
     def _pipelined(self, paths: Collection[str], send: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
         waiting = list(paths)
         for start in range(0, len(waiting), PIPELINE_MAX):
-            yield from [(path, send(path)) for path in waiting[start : start + PIPELINE_MAX]]
+            yield from [(path, send(check_path(path))) for path in waiting[start : start + PIPELINE_MAX]]
 
     def _wait(self, result: Any, path: str, *none: type[KazooException]) -> Any:
         """Wait for a result, turning kazoo's errors into this package's, and those of *none* into None."""
@@ -318,10 +321,15 @@ class ZooKeeperSession:
             raise ZooKeeperError(f"ZooKeeper at {self.connect} refused {path} ({type(error).__name__})") from error
 
     def _on_state(self, state: str) -> None:
-        """Count sessions and hand the event over. kazoo's connection thread, hence nothing else."""
-        new = SessionState(state)
+        """Tell the lease's keeper and the owner. kazoo's connection thread, hence nothing else."""
+        self._keeper.connection_changed(is_connected=state == KazooState.CONNECTED)
+        self._state_changed(SessionState(state))
+
+    def _state_changed(self, new: SessionState) -> None:
+        """Count sessions, end the lease of one that expired, and hand the event over."""
+        if new is SessionState.LOST:
+            self.lease.end()
         if new is SessionState.CONNECTED and self._state is SessionState.LOST:
             self.epoch += 1
         self._state = new
-        self._keeper.connection_changed(is_connected=new is SessionState.CONNECTED)
         self._enqueue(SessionEvent(new, self.epoch))

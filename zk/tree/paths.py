@@ -32,7 +32,9 @@ from zk.tree.nodes import BrokerName, Partition
 NAME_CHARACTERS_MAX = 1_024  # far above any topic or consumer id; a path must fit ZooKeeper's 1 MiB requests
 
 # Characters that a ZooKeeper server or its Java client refuses in a path, and the separator.
-_FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+_CONTROL = "\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff"
+_FORBIDDEN = re.compile(f"[/{_CONTROL}]")
+_IMPOSSIBLE = re.compile(rf"[{_CONTROL}]|(?:^|/)\.\.?(?:/|$)")
 
 
 class InvalidName(ZooKeeperError):
@@ -149,6 +151,16 @@ def check_name(name: str) -> str:
             f"{shown} cannot be a ZooKeeper node: use 1 to {NAME_CHARACTERS_MAX} printable characters without /"
         )
     return name
+
+
+def check_path(path: str) -> str:
+    """Return *path* if ZooKeeper can have such a node. Raises InvalidName.
+
+    A client can't even send some of the others, and loses its connection.
+    """
+    if _IMPOSSIBLE.search(path):
+        raise InvalidName(f"{path[:200]!r} cannot be a path in ZooKeeper: use printable characters, and no . or ..")
+    return path
 
 
 class Paths:

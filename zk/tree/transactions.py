@@ -24,7 +24,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Delete a node; refused as Write is."""
+    """Delete a node; refused as Write is, and if a child of it EXISTS."""
 
     path: str
     version: int

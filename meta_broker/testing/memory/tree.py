@@ -1,23 +1,36 @@
-"""A ZooKeeper tree in memory: nodes, versions, owners, watches that fire once. Any thread."""
+"""A ZooKeeper tree in memory: nodes, versions, sessions, watches that fire once. Refuses with kazoo's errors. Any
+thread."""
 
+import logging
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Final, assert_never
 
-from zk.tree.nodes import Node
-from zk.tree.transactions import (
-    Check,
-    Create,
-    NodeTransaction,
-    Operation,
-    RefusalReason,
-    Remove,
-    TransactionRefused,
-    Write,
+from kazoo.exceptions import (
+    BadArgumentsError,
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
 )
 
+from zk.tree.nodes import Node
+from zk.tree.paths import parent_of
+from zk.tree.transactions import Check, Create, NodeTransaction, Operation, Remove, Write
+
+REQUEST_BYTES_MAX: Final = 1024 * 1024 - 1  # a server cuts the connection of a larger one (jute.maxbuffer)
+
 Watch = Callable[[object], None]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -27,62 +40,91 @@ class _Entry:
     version: int = 0
     children: set[str] = field(default_factory=set)
 
+    def node(self) -> Node:
+        return Node(self.data, self.owner, self.version)
+
 
 class Tree:
     """Nodes shared by all sessions of one cluster."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # guards the rest
+        self._lock = threading.Lock()  # guards the rest
         self._nodes: dict[str, _Entry] = {"/": _Entry(b"", 0)}
-        self._watches: dict[str, dict[Watch, None]] = {}  # on children, by path; in order, without duplicates
-        self._fired: list[Watch] = []  # to be called once the lock is free
-        self._sessions = 0
+        self._watches: dict[str, dict[tuple[int, Watch], None]] = {}  # on children, by path; a session's once
+        self._fired: deque[Watch] = deque()
+        self._is_calling = False  # a thread calls those, one after the other
+        self._sessions = set[int]()
+        self._sessions_count = 0
 
     def new_session(self) -> int:
         with self._lock:
-            self._sessions += 1
-            return self._sessions
+            self._sessions_count += 1
+            self._sessions.add(self._sessions_count)
+            return self._sessions_count
 
-    def end_session(self, session_id: int) -> None:
-        """Remove the ephemeral nodes of a session, deepest first."""
+    def end_session(self, session_id: int, *, fires: bool) -> None:
+        """Remove the ephemeral nodes of a session, and its watches; *fires*: call these, as a lost connection does."""
         with self._lock:
-            owned = [path for path, entry in self._nodes.items() if entry.owner == session_id]
-            for path in sorted(owned, key=len, reverse=True):
+            self._sessions.discard(session_id)
+            for watches in self._watches.values():
+                for key in [key for key in watches if key[0] == session_id]:
+                    del watches[key]
+                    self._fired += [key[1]] * fires
+            for path in [path for path, entry in self._nodes.items() if entry.owner == session_id]:
                 self._do(Remove(path, -1), session_id)
+                self._fire((path, parent_of(path)))
         self._call_watches()
 
-    def read(self, path: str) -> Node | None:
+    def read(self, path: str, session_id: int) -> Node:
         with self._lock:
-            entry = self._nodes.get(path)
-            return None if entry is None else Node(entry.data, entry.owner, entry.version)
+            return self._entry(path, session_id).node()
 
-    def children(self, path: str, watch: Watch | None) -> list[str]:
-        """Return the children; none, and no watch is set, if the node does not exist."""
+    def children(self, path: str, watch: Watch | None, session_id: int) -> list[str]:
         with self._lock:
-            if (entry := self._nodes.get(path)) is None:
-                return []
+            entry = self._entry(path, session_id)
             if watch is not None:
-                self._watches.setdefault(path, {})[watch] = None
+                self._watches.setdefault(path, {})[session_id, watch] = None
             return sorted(entry.children)
 
-    def ensure(self, path: str) -> None:
-        """Create a node without data, and its parents, unless they exist."""
+    def transact(self, operations: NodeTransaction, session_id: int) -> list[Node | KazooException]:
+        """Apply all operations or none. Returns each one's node, or its error in kazoo's form: others' are
+        RolledBackError before the refused one, and RuntimeInconsistency after it."""
+        if sum(map(_request_bytes, operations)) > REQUEST_BYTES_MAX:
+            raise ConnectionLoss
         with self._lock:
-            if path not in self._nodes:
-                self.ensure(parent_of(path))
-                self._do(Create(path, b""), 0)
-        self._call_watches()
-
-    def transact(self, operations: NodeTransaction, session_id: int) -> TransactionRefused | None:
-        """Apply all operations or none; return the first refused one, with the reason."""
-        with self._lock:
+            self._check_session(session_id)
             before = {path: self._copy(path) for path in self._touched(operations)}
+            done: list[Node | KazooException] = []
             for operation in operations:
-                if (why := self._do(operation, session_id)) is not None:
+                try:
+                    done.append(self._do(operation, session_id))
+                except KazooException as error:
                     self._restore(before)
-                    return TransactionRefused(operation, why)
+                    after = len(operations) - len(done) - 1
+                    return [RolledBackError() for _ in done] + [error] + [RuntimeInconsistency() for _ in range(after)]
+            for operation in operations:
+                match operation:
+                    case Create(path):
+                        self._fire((parent_of(path),))
+                    case Remove(path):
+                        self._fire((path, parent_of(path)))
         self._call_watches()
-        return None
+        return done
+
+    def _check_session(self, session_id: int) -> None:
+        if session_id not in self._sessions:
+            raise SessionExpiredError
+
+    def _entry(self, path: str, session_id: int) -> _Entry:
+        self._check_session(session_id)
+        return self._at(path)
+
+    def _at(self, path: str, version: int = -1) -> _Entry:
+        if (entry := self._nodes.get(path)) is None:
+            raise NoNodeError
+        if version not in (-1, entry.version):
+            raise BadVersionError
+        return entry
 
     def _touched(self, operations: NodeTransaction) -> set[str]:
         paths = {operation.path for operation in operations}
@@ -93,54 +135,60 @@ class Tree:
         return None if entry is None else _Entry(entry.data, entry.owner, entry.version, set(entry.children))
 
     def _restore(self, before: dict[str, _Entry | None]) -> None:
-        """Undo. Watches fire all the same, and find nothing new."""
         for path, entry in before.items():
             if entry is None:
                 self._nodes.pop(path, None)
             else:
                 self._nodes[path] = entry
 
-    def _do(self, operation: Operation, session_id: int) -> RefusalReason | None:
-        path, entry = operation.path, self._nodes.get(operation.path)
+    def _do(self, operation: Operation, session_id: int) -> Node:
+        path = operation.path
         match operation:
             case Create(_, data, ephemeral):
-                if entry is not None:
-                    return RefusalReason.EXISTS
-                if (above := self._nodes.get(parent_of(path))) is None:
-                    return RefusalReason.MISSING
+                if path in self._nodes:
+                    raise NodeExistsError
+                above = self._at(parent_of(path))
+                if above.owner:
+                    raise NoChildrenForEphemeralsError
                 above.children.add(path.rpartition("/")[2])
-                self._nodes[path] = _Entry(data, session_id if ephemeral else 0)
-                self._fire(parent_of(path))
+                entry = self._nodes[path] = _Entry(data, session_id if ephemeral else 0)
             case Write(_, data, version):
-                if entry is None or version not in (-1, entry.version):
-                    return RefusalReason.MISSING if entry is None else RefusalReason.VERSION
+                entry = self._at(path, version)
                 entry.data, entry.version = data, entry.version + 1
             case Remove(_, version):
-                if entry is None or version not in (-1, entry.version):
-                    return RefusalReason.MISSING if entry is None else RefusalReason.VERSION
+                entry = self._at(path, version)
                 if entry.children:
-                    return RefusalReason.EXISTS
+                    raise NotEmptyError
+                if path == "/":
+                    raise BadArgumentsError
                 del self._nodes[path]
                 self._nodes[parent_of(path)].children.discard(path.rpartition("/")[2])
-                self._fire(parent_of(path))
-                self._fire(path)
             case Check(_, version):
-                if entry is None or version not in (-1, entry.version):
-                    return RefusalReason.MISSING if entry is None else RefusalReason.VERSION
+                entry = self._at(path, version)
             case _:
                 assert_never(operation)
-        return None
+        return entry.node()
 
-    def _fire(self, path: str) -> None:
-        self._fired += self._watches.pop(path, {})
+    def _fire(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._fired += [watch for _, watch in self._watches.pop(path, {})]
 
     def _call_watches(self) -> None:
-        """Call the watches that fired; they only enqueue, as kazoo's do."""
-        with self._lock:
-            fired, self._fired = self._fired, []
-        for watch in fired:
-            watch(None)
+        """Call the watches that fired, in order, unless a thread does: it may be this one, in a watch."""
+        while True:
+            with self._lock:
+                if self._is_calling or not self._fired:
+                    return
+                self._is_calling = True
+                watch = self._fired.popleft()
+            try:
+                watch(None)
+            except Exception:
+                _log.exception("a watch failed")  # kazoo's thread outlives it, too
+            finally:
+                with self._lock:
+                    self._is_calling = False
 
 
-def parent_of(path: str) -> str:
-    return path.rpartition("/")[0] or "/"
+def _request_bytes(operation: Operation) -> int:
+    return len(operation.path.encode()) + (len(operation.data) if isinstance(operation, Create | Write) else 0)

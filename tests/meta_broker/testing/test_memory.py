@@ -1,9 +1,8 @@
-"""Faults of a cluster in memory, promises it keeps, leftovers; its ZooKeeper compared with a real one."""
+"""Faults of a cluster in memory, promises it keeps, leftovers."""
 
 import faulthandler
 import math
 import os
-import random
 import sqlite3
 import tempfile
 import threading
@@ -17,18 +16,13 @@ import pytest
 
 from meta_broker.errors import ConfigError
 from meta_broker.testing.memory.cluster import MemoryCluster
-from meta_broker.testing.memory.session import MemorySession
-from meta_broker.testing.memory.tree import Tree
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.errors import PartitionClosed
 from meta_client.net.opaques import next_opaque
 from meta_client.protocol.requests import TakeCheckpoint
 from meta_client.protocol.responses import Result
 from meta_client.transactions.databases import init
-from zk.embedded.chroot import Chroot
 from zk.forks import CreatedBeforeFork
-from zk.session.session import ZooKeeperSession
-from zk.tree.transactions import Check, Create, Operation, Remove, Write
 
 CONFIG = ConsumerConfig(backoff_s_max=0.05)
 ANSWER_S = 60.0
@@ -195,50 +189,3 @@ def test_what_it_leaves_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert threads <= before[0]
     assert files <= before[1]
     assert list(tmp_path.iterdir()) == []
-
-
-def act(session: ZooKeeperSession, dice: random.Random) -> object:
-    """One random step, and all that can be seen of it."""
-    path = "/" + "/".join(dice.choice("ab") for _ in range(dice.randint(1, 3)))
-    data = dice.randbytes(3)
-    version = dice.choice([-1, 0, 1])
-    match dice.randrange(8):
-        case 0:
-            return session.create(path, data)
-        case 1:
-            return session.create(f"{path}/e{dice.randrange(2)}", data, ephemeral=True)
-        case 2:
-            return session.delete(path, version)
-        case 3:
-            return session.exchange(path, data, dice.choice([None, 0, 1]))
-        case 4:
-            session.write(path, data)
-            return session.read(path) is not None
-        case 5:
-            return session.update_many({path: data})
-        case 6:
-            operations: list[Operation] = [Check(path, version), Write(path, data, version), Create(f"{path}/c", data)]
-            operations += [Remove(f"{path}/c", version), Create(f"{path}/t", data, ephemeral=True)]
-            return session.transact_many([tuple(dice.sample(operations, 2))])
-        case _:
-            node = session.read(path)
-            seen = None if node is None else (node.data, bool(node.session_id), node.version)
-            return seen, sorted(session.children(path))
-
-
-def test_its_tree_does_what_zookeeper_does(zookeeper: Chroot) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    told: list[str] = []
-    with ZooKeeperSession(zookeeper.connect, session_timeout_ms=60_000) as real, MemorySession(Tree()) as memory:
-        both = (real, random.Random(seed)), (memory, random.Random(seed))
-        for step in range(400):
-            try:
-                first, second = (act(session, dice) for session, dice in both)
-            except Exception as error:
-                raise AssertionError(f"step {step}") from error
-            assert first == second, f"step {step}"
-        memory.children("/", lambda event: told.append("/"))
-        memory.create("/new")
-        memory.create("/newer")
-    assert told == ["/"]

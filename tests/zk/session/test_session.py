@@ -1,8 +1,7 @@
-"""The session against a real server: bounded waits, typed answers, and the events of suspension and expiry."""
+"""A session and faults of a real server: bounded waits, refusals, suspension. The rest: test_contract.py."""
 
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -17,7 +16,7 @@ from zk.session import newcomer
 from zk.session.lease_keeper import BoundedHandler
 from zk.session.newcomer import finds_less
 from zk.session.security import PLAIN
-from zk.session.session import PIPELINE_MAX, SessionEvent, SessionState, ZooKeeperSession
+from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 
 LOST_AND_BEGUN_AGAIN = [
     SessionEvent(SessionState.CONNECTED, 1),
@@ -25,52 +24,6 @@ LOST_AND_BEGUN_AGAIN = [
     SessionEvent(SessionState.LOST, 1),
     SessionEvent(SessionState.CONNECTED, 2),
 ]
-
-
-def test_nodes_are_created_read_changed_and_deleted(session: ZooKeeperSession) -> None:
-    assert session.read("/a/b") is None
-    assert session.children("/a") == []
-    assert session.create("/a/b", b"1")
-    assert not session.create("/a/b", b"2")
-    node = session.read("/a/b")
-    assert node is not None
-    assert (node.data, node.session_id, node.version) == (b"1", 0, 0)
-    session.write("/a/b", b"3")
-    session.write("/a/c/d", b"4")
-    assert {path: node.data for path, node in session.read_many(["/a", "/a/b", "/a/c/d", "/x"]).items()} == {
-        "/a": b"",
-        "/a/b": b"3",
-        "/a/c/d": b"4",
-    }
-    assert sorted(session.children("/a")) == ["b", "c"]
-    made = session.read("/a/c/d")
-    assert made is not None
-    assert made.version == 0  # written once, not made and then set
-    assert not session.delete("/a/c")  # not empty
-    assert not session.delete("/a/b", version=0)  # changed since
-    assert session.delete("/a/b", version=1)
-    assert not session.delete("/a/b")
-
-
-def test_ephemeral_nodes_end_with_their_session(
-    session: ZooKeeperSession, open_session: Callable[..., ZooKeeperSession]
-) -> None:
-    other = open_session()
-    assert other.create("/e/one", b"x", ephemeral=True)
-    node = session.read("/e/one")
-    assert node is not None
-    assert node.session_id == other.session_id != session.session_id
-    other.close()
-    assert session.read("/e/one") is None
-    with pytest.raises(ZooKeeperUnavailable):
-        other.read("/e/one")
-
-
-def test_many_nodes_are_written_and_read_in_one_go(session: ZooKeeperSession) -> None:
-    session.create("/many/7", b"old")
-    data = {f"/many/{i}": b"%d" % i for i in range(2 * PIPELINE_MAX + 1)}
-    session.write_many(data)
-    assert {path: node.data for path, node in session.read_many(data).items()} == data
 
 
 def test_an_absent_zookeeper_is_one_clear_line_in_bounded_time() -> None:
@@ -99,19 +52,6 @@ def test_a_missing_chroot_is_made(zookeeper: Chroot) -> None:
         node = outer.read("/deep/er/a")
         assert node is not None
         assert node.data == b"1"
-
-
-def test_expiry_is_told_and_counted(
-    open_session: Callable[..., ZooKeeperSession], expire: Callable[[ZooKeeperSession], None]
-) -> None:
-    events: SimpleQueue[SessionEvent] = SimpleQueue()
-    session = open_session(enqueue=events.put)
-    session.create("/mine", b"", ephemeral=True)
-    expire(session)
-    assert session.read("/mine") is None
-    assert [events.get(timeout=60) for _ in range(4)] == LOST_AND_BEGUN_AGAIN
-    session.close()
-    assert events.empty()
 
 
 def test_a_crash_of_the_server_suspends_and_the_session_survives(tmp_path: Path) -> None:
@@ -165,13 +105,6 @@ def test_a_node_that_may_not_be_read_is_refused_by_name(session: ZooKeeperSessio
         session.read("/hidden")
     session._client.add_auth("digest", "other:secret")
     session._client.delete("/hidden")
-
-
-def test_a_closed_session_has_no_id(open_session: Callable[..., ZooKeeperSession]) -> None:
-    closed = open_session()
-    closed.close()
-    with pytest.raises(ZooKeeperUnavailable, match="not connected to ZooKeeper at"):
-        assert closed.session_id
 
 
 def test_a_handler_without_a_connection_detaches_and_cuts_nothing() -> None:

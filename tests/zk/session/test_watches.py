@@ -1,23 +1,29 @@
 """Children watches: one event however much changed, none missed over a lost connection or session."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
+from tests.zk.session.conftest import Sessions
 from zk.embedded.server import EmbeddedZooKeeper
 from zk.session.session import ZooKeeperSession
 from zk.session.watches import ChildrenChanged, ChildrenWatches
 
 IDS = "/meta/consumers/g/ids"
 CHANGED = ChildrenChanged(IDS)
+UNTIL = ChildrenChanged("/until")
 
 
 @pytest.fixture
 def events() -> SimpleQueue[ChildrenChanged]:
     return SimpleQueue()
+
+
+@pytest.fixture
+def session(sessions: Sessions) -> ZooKeeperSession:
+    return sessions.open()
 
 
 @pytest.fixture
@@ -27,10 +33,13 @@ def watches(session: ZooKeeperSession, events: SimpleQueue[ChildrenChanged]) -> 
     watches.stop()
 
 
-def settle(session: ZooKeeperSession) -> None:
-    """Let what is on its way arrive: kazoo delivers watch events in order, before later answers or soon after."""
-    session.read("/")
-    time.sleep(0.1)
+def told(session: ZooKeeperSession, events: SimpleQueue[ChildrenChanged]) -> list[ChildrenChanged]:
+    """Return the events so far: one of a later change comes after them."""
+    session.ensure(UNTIL.path)
+    session.children(UNTIL.path, lambda event: events.put(UNTIL))
+    session.create(f"{UNTIL.path}/now")
+    session.delete(f"{UNTIL.path}/now")
+    return list(iter(lambda: events.get(timeout=60), UNTIL))
 
 
 def test_many_changes_are_one_event_until_read_again(
@@ -40,33 +49,20 @@ def test_many_changes_are_one_event_until_read_again(
     assert watches.read(IDS) == []  # twice armed, still one event
     for name in ("a", "b", "c"):
         session.create(f"{IDS}/{name}", b"", ephemeral=True)
-    assert events.get(timeout=60) == CHANGED
-    settle(session)
-    assert events.empty()
+    assert told(session, events) == [CHANGED]
     assert sorted(watches.read(IDS)) == ["a", "b", "c"]
+    session.write(f"{IDS}/a", b"data is not watched")
+    assert told(session, events) == []
     session.delete(f"{IDS}/b")
-    assert events.get(timeout=60) == CHANGED
+    assert told(session, events) == [CHANGED]
     assert sorted(watches.read(IDS)) == ["a", "c"]
 
 
-def test_data_of_children_is_not_watched(
-    session: ZooKeeperSession, watches: ChildrenWatches, events: SimpleQueue[ChildrenChanged]
-) -> None:
-    session.create(f"{IDS}/a", b"1")
-    watches.read(IDS)
-    session.write(f"{IDS}/a", b"2")
-    settle(session)
-    assert events.empty()
-
-
 def test_expiry_fires_and_reading_arms_again(
-    session: ZooKeeperSession,
-    watches: ChildrenWatches,
-    events: SimpleQueue[ChildrenChanged],
-    expire: Callable[[ZooKeeperSession], None],
+    sessions: Sessions, session: ZooKeeperSession, watches: ChildrenWatches, events: SimpleQueue[ChildrenChanged]
 ) -> None:
     watches.read(IDS)
-    expire(session)
+    sessions.expire(session)
     assert events.get(timeout=60) == CHANGED
     assert watches.read(IDS) == []
     session.create(f"{IDS}/a")
@@ -94,7 +90,4 @@ def test_nothing_is_delivered_after_stop(
     watches.read(IDS)
     watches.stop()
     session.create(f"{IDS}/a")
-    settle(session)
-    session.close()  # fires what is armed
-    time.sleep(0.1)
-    assert events.empty()
+    assert told(session, events) == []
