@@ -1,20 +1,27 @@
-"""Clients of a cluster in memory: producers, consumers, transactions, a crash, and requests of other clients."""
+"""What clients see of a broker, a real one and one in memory: producers, consumers, transactions, a crash, and requests
+of other clients. Users' unit tests stand on the latter."""
 
 import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from journal.records.xid import Xid
-from meta_broker.testing.memory.cluster import MemoryCluster
 from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.error_policy import OnReject
 from meta_client.consumer.messages.received_message import ReceivedMessage
+from meta_client.consumer.position import LATEST
 from meta_client.errors import (
+    ConsumerMisuse,
     NoBroker,
     NoPartition,
+    PartitionClosed,
     SendFailed,
     SendRefused,
     TransactionFailed,
@@ -41,30 +48,23 @@ from meta_client.protocol.requests import (
 from meta_client.protocol.responses import Response, Result, Value
 from meta_client.protocol.status import Status
 from meta_client.protocol.xa import XaCode
+from tests.meta_broker.testing.conftest import OWN_TOPICS, Cluster
 from zk.tree.nodes import Partition
 from zk.tree.paths import InvalidName
 
 CONFIG = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.1)
-TOPICS = {"single": 1, "dynamic-*": 2} | {f"t-{number}": 2 for number in range(40)}
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[MemoryCluster]:
-    """One for all tests of this file: each has topics, groups and branches of its own."""
-    with MemoryCluster(TOPICS) as memory:
-        yield memory
-
-
 @pytest.fixture
-def client(cluster: MemoryCluster) -> Iterator[Client]:
+def client(cluster: Cluster) -> Iterator[Client]:
     with cluster.client(batching=BatchingConfig(linger_s=0.001)) as it:
         yield it
 
 
 @pytest.fixture
 def topic() -> str:
-    return f"t-{next(_numbers) % 40}"
+    return f"t-{next(_numbers) % OWN_TOPICS}"
 
 
 @pytest.fixture
@@ -141,8 +141,17 @@ def test_what_cannot_be_sent(client: Client, producer: Producer, topic: str) -> 
         producer.send("t/b", b"")
 
 
+def test_closed_partitions(cluster: Cluster, client: Client, producer: Producer, topic: str) -> None:
+    cluster.close_partition(topic, "0-1")
+    assert {producer.send(topic, b"").partition.number for _ in range(4)} == {0}
+    with pytest.raises(PartitionClosed, match="closed"):
+        producer.send(topic, b"", partition="0-1")
+    cluster.close_partition(topic, "0-1", is_closed=False)
+    producer.send(topic, b"", partition="0-1")
+
+
 @pytest.mark.scenario("A16")
-def test_the_default_topic_lends_its_brokers_which_must_take_the_name(cluster: MemoryCluster) -> None:
+def test_the_default_topic_lends_its_brokers_which_must_take_the_name(cluster: Cluster) -> None:
     client = cluster.client(default_topic="single")
     producer = client.producer()
     with pytest.raises(SendRefused, match="do not accept topic nobody"):
@@ -220,6 +229,141 @@ def test_what_waits_is_told_at_once(client: Client, producer: Producer, topic: s
         producer.send(topic, b"now")
         assert arrived.wait(60)
         assert time.monotonic() - begin < 15  # it would wait for 25 at most
+
+
+def test_a_listener_gets_what_it_accepts(client: Client, producer: Producer, topic: str) -> None:
+    for number in range(6):
+        producer.send(topic, b"%d" % number, attribute="odd" if number % 2 else "even", partition="0-0")
+    seen: list[bytes] = []
+    with client.consumer(topic, config=CONFIG) as consumer:
+        consumer.subscribe(
+            topic, on_message=lambda message: seen.append(message.payload), accept=lambda it: it.attribute == "odd"
+        )
+        consumer.start()
+        wait_until(consumer.is_caught_up)
+    assert seen == [b"1", b"3", b"5"]
+    with client.consumer(topic, config=CONFIG) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        assert consumer.fetch(10, timeout_s=0.3) == []  # the others count as consumed
+
+
+def test_what_is_not_acknowledged_comes_again(client: Client, producer: Producer, topic: str) -> None:
+    for number in range(4):
+        producer.send(topic, b"%d" % number, partition="0-0")
+
+    def fetch(consumer: Consumer, count: int) -> list[ReceivedMessage]:
+        found: list[ReceivedMessage] = []
+        while len(found) < count:
+            found += consumer.fetch(count - len(found), timeout_s=60)
+        return found
+
+    with client.consumer(topic, config=CONFIG) as consumer:
+        consumer.subscribe(topic, acknowledge="manual")
+        consumer.start()
+        first = fetch(consumer, 3)
+        assert [message.payload for message in first] == [b"0", b"1", b"2"]
+        assert consumer.acknowledge(first[0])
+        assert consumer.rollback(topic, first[0].partition)
+        again = fetch(consumer, 3)
+        assert [message.payload for message in again] == [b"1", b"2", b"3"]
+        assert consumer.acknowledge(again[1])
+    assert not consumer.acknowledge(again[2])
+    with client.consumer(topic, config=CONFIG) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        assert [message.payload for message in fetch(consumer, 1)] == [b"3"]
+        with pytest.raises(ConsumerMisuse):
+            consumer.acknowledge(again[2])
+
+
+@pytest.mark.parametrize("on_reject", ["drop", "dead_letter", "stop", "function"])
+def test_a_message_that_is_rejected(
+    client: Client,
+    producer: Producer,
+    topic: str,
+    tmp_path: Path,
+    on_reject: Literal["drop", "dead_letter", "stop", "function"],
+) -> None:
+    for payload in (b"good", b"bad", b"last"):
+        producer.send(topic, payload, partition="0-0")
+    seen: list[bytes] = []
+    rejected: list[tuple[bytes, str]] = []
+    is_mended = False
+
+    def listen(message: ReceivedMessage) -> None:
+        seen.append(message.payload)
+        if message.payload == b"bad" and not is_mended:
+            raise ValueError("a bad one")
+
+    def keep(message: ReceivedMessage, error: Exception) -> None:
+        rejected.append((message.payload, str(error)))
+
+    directory = tmp_path / "dead-letters" if on_reject == "dead_letter" else None
+    config = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.1, dead_letter_directory=directory)
+    with client.consumer(topic, config=config) as consumer:
+        how: OnReject = keep if on_reject == "function" else on_reject
+        consumer.subscribe(topic, on_message=listen, retries_max=2, on_reject=how)
+        consumer.start()
+        if on_reject == "stop":
+            wait_until(lambda: consumer.paused() == [(topic, Partition(0, 0))])
+            assert seen == [b"good", b"bad", b"bad", b"bad"]
+            is_mended = True
+            consumer.resume((topic, "0-0"))
+        wait_until(lambda: b"last" in seen)
+        if on_reject != "stop":
+            assert seen == [b"good", b"bad", b"bad", b"bad", b"last"]
+        assert rejected == ([(b"bad", "a bad one")] if on_reject == "function" else [])
+        if on_reject == "dead_letter":
+            (entry,) = consumer.dead_letters()
+            assert entry.address[:2] == (topic, Partition(0, 0))
+            is_mended = True
+            consumer.redeliver()
+            wait_until(lambda: consumer.dead_letters() == [])
+            assert seen[-1] == b"bad"
+
+
+def test_a_group_begins_and_goes_on_where_it_is_told(client: Client, producer: Producer, topic: str) -> None:
+    offsets = [producer.send(topic, b"%d" % number, partition="0-0").offset for number in range(3)]
+    seen: list[bytes] = []
+    config = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.1, start=LATEST)
+    with client.consumer(topic, config=config) as consumer:
+        consumer.subscribe(topic, on_message=lambda message: seen.append(message.payload))
+        consumer.start()
+        wait_until(lambda: len(consumer.owned()) == 2)
+        wait_until(consumer.is_caught_up)
+        producer.send(topic, b"3", partition="0-0")
+        wait_until(lambda: seen == [b"3"])
+        assert offsets[1] is not None
+        assert consumer.seek(topic, "0-0", offsets[1])
+        wait_until(lambda: seen == [b"3", b"1", b"2", b"3"])
+        assert consumer.seek(topic, "0-0", "earliest")
+        wait_until(lambda: len(seen) == 8)
+        assert not consumer.seek(topic, "0-9", 0)
+    with client.consumer(topic, config=config) as consumer:  # what was sought is the group's progress
+        consumer.subscribe(topic, on_message=lambda message: seen.append(message.payload))
+        consumer.start()
+        producer.send(topic, b"4", partition="0-0")
+        wait_until(lambda: seen[8:] == [b"4"])
+
+
+def test_a_session_that_expires_loses_its_partitions_and_gets_them_again(
+    cluster: Cluster, client: Client, producer: Producer, topic: str
+) -> None:
+    seen: list[bytes] = []
+    with client.consumer(topic, config=CONFIG) as first, cluster.client() as rival:
+        second = rival.consumer(topic, config=CONFIG)
+        for consumer in (first, second):
+            consumer.subscribe(topic, on_message=lambda message: seen.append(message.payload))
+            consumer.start()
+        wait_until(lambda: len(first.owned()) == len(second.owned()) == 1)
+        before = len(first.rebalances())
+        cluster.expire(client)
+        wait_until(lambda: len(first.rebalances()) > before)
+        wait_until(lambda: len(first.owned()) == len(second.owned()) == 1)
+        for number in range(10):
+            producer.send(topic, b"%d" % number)
+        wait_until(lambda: set(seen) >= {b"%d" % number for number in range(10)})
 
 
 # -- local transactions -------------------------------------------------------------------------------------------
@@ -309,7 +453,7 @@ def test_calls_out_of_order(producer: Producer, topic: str) -> None:
     producer.tpc_rollback()
 
 
-def test_another_client_finishes_what_one_prepared(cluster: MemoryCluster, client: Client, topic: str) -> None:
+def test_another_client_finishes_what_one_prepared(cluster: Cluster, client: Client, topic: str) -> None:
     it = xid(topic)
     with cluster.client() as gone:
         producer = gone.producer(qualifier=topic)
@@ -323,10 +467,12 @@ def test_another_client_finishes_what_one_prepared(cluster: MemoryCluster, clien
     assert payloads(client, topic) == [b"in doubt"]
 
 
-def test_a_branch_that_runs_out_of_time(cluster: MemoryCluster, producer: Producer, topic: str) -> None:
-    producer.tpc_begin(xid(topic), [topic], timeout_s=3)
+def test_a_branch_that_runs_out_of_time(cluster: Cluster, producer: Producer, topic: str) -> None:
+    it = xid(topic)
+    producer.tpc_begin(it, [topic], timeout_s=3)
     producer.send(topic, b"")
     cluster.advance(6)
+    wait_until(lambda: producer.tpc_status(it, 0) is not BranchStatus.ACTIVE)
     with pytest.raises(XaError) as caught:
         producer.tpc_prepare()
     assert caught.value.code == XaCode.XAER_NOTA
@@ -335,7 +481,7 @@ def test_a_branch_that_runs_out_of_time(cluster: MemoryCluster, producer: Produc
 # -- crashes ------------------------------------------------------------------------------------------------------
 
 
-def test_a_crash_keeps_what_was_promised_and_nothing_else(cluster: MemoryCluster, client: Client, topic: str) -> None:
+def test_a_crash_keeps_what_was_promised_and_nothing_else(cluster: Cluster, client: Client, topic: str) -> None:
     prepared, active, local = (client.producer(qualifier=f"{topic}-{n}") for n in range(3))
     prepared.send(topic, b"plain", partition="0-0")
     in_doubt = xid(topic, 1)
@@ -360,7 +506,7 @@ def test_a_crash_keeps_what_was_promised_and_nothing_else(cluster: MemoryCluster
     assert client.producer().send(topic, b"again", partition="0-0").partition == Partition(0, 0)
 
 
-def test_a_send_waits_for_its_broker(cluster: MemoryCluster, client: Client, topic: str) -> None:
+def test_a_send_waits_for_its_broker(cluster: Cluster, client: Client, topic: str) -> None:
     producer = client.producer()
     producer.send(topic, b"before")
     cluster.kill()

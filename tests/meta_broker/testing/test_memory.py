@@ -17,7 +17,6 @@ import pytest
 from meta_broker.errors import ConfigError
 from meta_broker.testing.memory.cluster import MemoryCluster
 from meta_client.consumer.config import ConsumerConfig
-from meta_client.errors import PartitionClosed
 from meta_client.net.opaques import next_opaque
 from meta_client.protocol.requests import TakeCheckpoint
 from meta_client.protocol.responses import Result
@@ -45,38 +44,6 @@ def test_two_brokers_of_which_one_goes_and_comes() -> None:
         cluster.start(1)
         wait_until(lambda: len(client.topology.view("orders", 1).available) == 4)
         assert {producer.send("orders", b"").partition.broker_id for _ in range(8)} == {0, 1}
-
-
-def test_a_session_that_expires_loses_its_partitions_and_gets_them_again() -> None:
-    with MemoryCluster() as cluster:
-        client, rival = cluster.client(), cluster.client()
-        producer = rival.producer()
-        producer.send("orders", b"")
-        seen: list[bytes] = []
-        with client.consumer("g", config=CONFIG) as first, rival.consumer("g", config=CONFIG) as second:
-            for consumer in (first, second):
-                consumer.subscribe("orders", on_message=lambda message: seen.append(message.payload))
-                consumer.start()
-            wait_until(lambda: len(first.owned()) == len(second.owned()) == 1)
-            before = len(first.rebalances())
-            cluster.expire(client)
-            wait_until(lambda: len(first.rebalances()) > before)
-            wait_until(lambda: len(first.owned()) == len(second.owned()) == 1)
-            for number in range(10):
-                producer.send("orders", b"%d" % number)
-            wait_until(lambda: set(seen) >= {b"%d" % number for number in range(10)})
-
-
-def test_closed_partitions() -> None:
-    with MemoryCluster() as cluster:
-        producer = cluster.client().producer()
-        producer.send("orders", b"")
-        cluster.close_partition("orders", "0-1")
-        assert {producer.send("orders", b"").partition.number for _ in range(4)} == {0}
-        with pytest.raises(PartitionClosed):
-            producer.send("orders", b"", partition="0-1")
-        cluster.close_partition("orders", "0-1", is_closed=False)
-        producer.send("orders", b"", partition="0-1")
 
 
 def test_what_no_broker_would_start_with_is_refused_here_too() -> None:
