@@ -37,7 +37,7 @@ class ObjectPlace:
         try:
             if self._digest(files, at) == sha256:
                 return  # by an attempt that a crash, or a time limit, interrupted
-            if files.exists(at):
+            if _has(files, at):
                 raise StorageFailed(f"{self._url}/{name} is there already and is not {storage.path}/{name}")
             reader = file.reader()
             with _writing(files, at) as writer:
@@ -52,7 +52,7 @@ class ObjectPlace:
         files, at = self._path(name)
         try:
             files.invalidate_cache()
-            return bytes(files.cat_file(at)) if files.exists(at) else None
+            return bytes(files.cat_file(at)) if _has(files, at) else None
         except Exception as error:
             raise self._failed(name, error) from error
 
@@ -105,7 +105,7 @@ class ObjectPlace:
     def _digest(self, files: Any, at: str) -> str | None:
         """Return the SHA-256 of an object as the store has it; None if there is none."""
         files.invalidate_cache()
-        if not files.exists(at):
+        if not _has(files, at):
             return None
         found = hashlib.sha256()
         with files.open(at, "rb", block_size=BLOCK_BYTES, cache_type="readahead") as reader:
@@ -118,6 +118,16 @@ class ObjectPlace:
         if isinstance(error, StorageFailed):
             return error
         return StorageFailed(f"{self._url}/{name}: {type(error).__name__}: {error}")
+
+
+def _has(files: Any, at: str) -> bool:
+    """Return whether the store has an object. The `exists` of some drivers, as WebHDFS's, says no of whatever fails: a
+    store that is away for a moment would have no manifest, and be given a new one."""
+    try:
+        files.info(at)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @contextmanager
