@@ -104,7 +104,7 @@ def send(open_one: Transaction, number: int, chance: random.Random) -> None:
 
 def with_driver(dsn: str) -> Write:
     """A connection for each thread."""
-    own, driver = threading.local(), "pymysql" if dsn.startswith("mariadb:") else "psycopg"
+    own, driver = threading.local(), "pymysql" if dsn.startswith(("mariadb:", "mysql:")) else "psycopg"
 
     def is_lost(connection: Any) -> bool:
         return bool(connection.closed if driver == "psycopg" else not connection.open)

@@ -32,9 +32,9 @@ def connect(driver: str, place: str) -> Any:
 
 
 def engine_of(place: str, **options: Any) -> sqlalchemy.Engine:
-    """An engine over PostgreSQL, where *place* says so in libpq's words, over a MariaDB's URL or an SQLite file."""
-    if place.startswith("mariadb://"):
-        return sqlalchemy.create_engine(place.replace("mariadb:", "mariadb+pymysql:", 1), **options)
+    """An engine over PostgreSQL, where *place* is in libpq's words, over MariaDB, MySQL or an SQLite file."""
+    if place.startswith(("mariadb://", "mysql://")):
+        return sqlalchemy.create_engine(place.replace("://", "+pymysql://", 1), **options)
     if "=" not in place:
         return sqlalchemy.create_engine(f"sqlite:///{place.removeprefix('sqlite:///')}", **options)
     query = psycopg.conninfo.conninfo_to_dict(place)

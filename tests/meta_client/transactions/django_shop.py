@@ -27,13 +27,13 @@ urlpatterns = [path("", handle)]
 
 
 def use(place: str) -> str:
-    """The alias of a new database of Django's: PostgreSQL where *place* is in libpq's words, MariaDB, or an SQLite
-    file."""
+    """The alias of a new database of Django's: PostgreSQL where *place* is in libpq's words, MariaDB, MySQL, or an
+    SQLite file."""
     if not settings.configured:
         settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], DATABASES={}, USE_TZ=True)
         django.setup()
     alias = f"shop_{next(_numbers)}"
-    if place.startswith("mariadb://"):
+    if place.startswith(("mariadb://", "mysql://")):
         pymysql.install_as_MySQLdb()
         how = parameters(place)
         database = {"ENGINE": "django.db.backends.mysql", "NAME": how["database"], "USER": how["user"]}

@@ -48,7 +48,7 @@ def test_django(url: str, sql: str) -> None:
 
 def test_alembic(url: str, sql: str) -> None:
     engine = engine_of(url)
-    statements = sql.split(";\n")[:-1] if url.startswith("mariadb:") else [sql]  # MySQL takes one at a time
+    statements = sql.split(";\n")[:-1] if url.startswith(("mariadb:", "mysql:")) else [sql]  # MySQL takes one at a time
     with engine.begin() as connection:
         for statement in statements:
             Operations(MigrationContext.configure(connection)).execute(statement)
