@@ -46,13 +46,15 @@ class Lease:
     def renew(self, sent_at: float) -> None:
         """Extend the lease: a request sent at *sent_at* was answered."""
         with self._lock:
-            if sent_at > self._answered_at:
+            if self._valid_until and sent_at > self._answered_at:
                 self._answered_at = sent_at
                 self._valid_until = sent_at + self._timeout_s * LEASE_FRACTION
 
     def end(self) -> None:
-        """End the lease: the session is closed, or a server said that it expired."""
-        self.granted(0.0, 0.0)
+        """End the lease until another one is granted: the session is closed, or a server said that it expired. Other
+        servers may keep it for its timeout."""
+        with self._lock:
+            self._valid_until = 0.0
 
     def is_over(self) -> bool:
         """Return True if every server that ran meanwhile has ended the session."""

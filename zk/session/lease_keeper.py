@@ -99,6 +99,7 @@ class LeaseKeeper:
                     raise SessionExpiredError from None
                 raise
             self._lease.granted(asked_at, read_timeout_ms / 1000 * 1.5)  # kazoo reads for two thirds of it
+            self._woken.set()  # it may have looked already: kazoo tells of the connection first
             return read_timeout_ms, connect_timeout_ms
 
         connection._connect = connect_and_tell

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.fixtures.expiry import expire_session
 from tests.fixtures.tcp_proxy import TcpProxy
 from zk.embedded.chroot import Chroot
 from zk.embedded.server import EmbeddedZooKeeper
@@ -61,6 +62,34 @@ def test_it_counts_from_when_the_question_was_sent(clock: Clock) -> None:
     clock.now = 1034.1
     assert not lease.is_valid()
     assert lease.timeout_s == 6.0
+
+
+def test_one_that_ended_is_not_renewed_and_other_servers_may_keep_its_session(clock: Clock) -> None:
+    lease = Lease()
+    lease.granted(999.0, 30.0)
+    lease.end()
+    lease.renew(1000.0)  # its answer was on the way
+    assert not lease.is_valid()
+    clock.now = 1028.9
+    assert not lease.is_over()
+    clock.now = 1029.1
+    assert lease.is_over()
+    lease.granted(1029.0, 6.0)
+    assert lease.is_valid()
+
+
+def test_it_is_kept_if_the_event_of_the_connection_takes_long(zookeeper: Chroot) -> None:
+    """The server's answer is on record only after kazoo has told of the connection."""
+    with ZooKeeperSession(
+        zookeeper.connect, session_timeout_ms=int(SESSION_S * 1000), enqueue=lambda event: time.sleep(0.1)
+    ) as session:
+        for expires in (False, True):
+            if expires:
+                expire_session(session)
+            deadline = now() + SESSION_S
+            while now() < deadline:
+                time.sleep(0.1)
+                assert session.lease.is_valid(), f"{deadline - now():.1f} s before the end, after an expiry: {expires}"
 
 
 def test_it_knows_what_the_server_grants(open_session: OpenSession) -> None:
