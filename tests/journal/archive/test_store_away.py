@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -23,7 +23,10 @@ from journal.wal.storage import DirectoryStorage
 pytest.importorskip("fsspec")
 
 SIZE = 4096
-STANDBY = {"exception": "StandbyException", "message": "Operation category READ is not supported in state standby"}
+
+
+def failure(kind: str, message: str) -> bytes:
+    return json.dumps({"RemoteException": {"exception": kind, "message": message}}).encode()
 
 
 class NameNode(ThreadingHTTPServer):
@@ -40,19 +43,12 @@ class NameNode(ThreadingHTTPServer):
 
     def answer(self, verb: str, target: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
         parts = urlsplit(target)
-        path, query = (
-            parts.path.removeprefix("/webhdfs/v1"),
-            {key: one for key, (one, *_) in parse_qs(parts.query).items()},
-        )
+        path, query = parts.path.removeprefix("/webhdfs/v1"), dict(parse_qsl(parts.query))
         match verb, query["op"]:
             case "GET", "GETFILESTATUS" if path.endswith(f"/{self.is_standby_for}"):
-                return 403, {}, json.dumps({"RemoteException": STANDBY}).encode()
+                return 403, {}, failure("StandbyException", "READ is not supported in state standby")
             case "GET", "GETFILESTATUS" | "OPEN" if path not in self.files:
-                return (
-                    404,
-                    {},
-                    json.dumps({"RemoteException": {"exception": "FileNotFoundException", "message": path}}).encode(),
-                )
+                return 404, {}, failure("FileNotFoundException", path)
             case "GET", "GETFILESTATUS":
                 return 200, {}, json.dumps({"FileStatus": {"type": "FILE", "length": len(self.files[path])}}).encode()
             case "GET", "LISTSTATUS":
@@ -90,10 +86,10 @@ class _Request(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer)
 
-    do_GET = do_PUT = do_POST = _do  # noqa: N815
+    do_GET = do_PUT = do_POST = _do  # noqa: N815 - the base class's names
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing."""
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        del format, args
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """Clusters of both kinds that users' tests have, a real broker and one in memory: one for a whole file, same topics."""
 
 import itertools
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ from meta_broker.testing.memory.cluster import MemoryCluster
 from meta_broker.testing.real import DEFAULT_CONFIG, RealBroker
 from meta_client import aio
 from meta_client.client import Client
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.net.opaques import next_opaque
+from meta_client.producer.partition_queues import BatchingConfig
+from meta_client.producer.producer import Producer
 from meta_client.protocol.requests import TopicCommand, TopicVerb
 from meta_client.protocol.responses import Result
 from tests.fixtures.expiry import expire_session
@@ -23,6 +28,7 @@ CONFIG = DEFAULT_CONFIG.partition("[topics.")[0] + "".join(
     f'[topics."{topic}"]\npartitions = {count}\n' for topic, count in TOPICS.items()
 )
 
+CONSUMER = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.1)
 _numbers = itertools.count()
 
 
@@ -71,3 +77,40 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         server = request.getfixturevalue("zookeeper_server")
         with RealCluster(directory, server.connect, f"contract-{next(_numbers)}", CONFIG) as real:
             yield real
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[Client]:
+    with cluster.client(batching=BatchingConfig(linger_s=0.001)) as it:
+        yield it
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{next(_numbers) % OWN_TOPICS}"
+
+
+@pytest.fixture
+def producer(client: Client, topic: str) -> Producer:
+    return client.producer(qualifier=topic)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def read_all(client: Client, topic: str, group: str = "reader") -> list[ReceivedMessage]:
+    """Return what a new group gets until it has caught up."""
+    found: list[ReceivedMessage] = []
+    with client.consumer(f"{group}-{time.time_ns()}", config=CONSUMER) as consumer:
+        consumer.subscribe(topic, lambda batch: found.extend(batch.messages))
+        consumer.start()
+        wait_until(consumer.is_caught_up)
+    return sorted(found, key=lambda message: (message.partition, message.offset))
+
+
+def payloads(client: Client, topic: str) -> list[bytes]:
+    return sorted(message.payload for message in read_all(client, topic))

@@ -30,7 +30,7 @@ class Sessions:
 
 @pytest.fixture(params=[pytest.param("real", marks=pytest.mark.servers), "memory"])
 def sessions(request: pytest.FixtureRequest) -> Iterator[Sessions]:
-    """What a test of a session's contract takes: it runs on a real server and in memory."""
+    """Run a test on a real server and in memory."""
     if request.param == "real":
         connect = request.getfixturevalue("zookeeper").connect
         timeout_ms = 60_000  # it must outlive a machine that stalls

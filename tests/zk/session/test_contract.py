@@ -1,4 +1,4 @@
-"""What every session does, on a real server and in memory: users' unit tests stand on the latter."""
+"""Sessions: alike on a real server and in memory, where users' unit tests run."""
 
 import random
 import threading
