@@ -8,12 +8,13 @@ import click
 from meta_client.cli.dead_letters import dead_letters
 from meta_client.cli.group_reset import reset
 from meta_client.cli.options import connected
-from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.output import json_option, print_rows, refuse_away, zk_option
 from meta_client.cli.stores import opened_store, store_option
 from meta_client.cli.topics import topics
 from meta_client.client import Client
 from meta_client.operations.group_ends import ask_ends, with_all_partitions
 from meta_client.operations.group_lag import FAULTS, Ends, faults, group_row, lag_of, partition_row
+from meta_client.operations.placement import away_brokers
 from meta_client.operations.text import tell
 from zk.groups.listing import GroupListing, list_group, list_groups
 from zk.tree.nodes import OffsetNode
@@ -51,7 +52,8 @@ def list_(zk: str, as_json: bool) -> None:
     lag is in bytes of message frames, as offsets are, over all partitions; messages is how many these are, missing
     where a broker can't count them; seconds is the age of the oldest message that is not consumed. A partition without
     an offset in ZooKeeper counts with all that it holds, and in no_offset; one whose lag nobody can tell (its broker
-    does not answer, its offset is beyond the end or can't be read) only in unknown, and then the exit status is 1.
+    does not answer, its offset is beyond the end or can't be read) only in unknown, and then the exit status is 1,
+    as it is while a known broker is away.
 
     \b
       metaq groups list
@@ -84,7 +86,7 @@ def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_j
       malformed     unknown: the offset node can't be read, which is a fault
       unknown       unknown: the broker does not answer
 
-    Exit status 1: there is no such group, or a lag is unknown.
+    Exit status 1: there is no such group, a lag is unknown, or a known broker is away, whose partitions may be missing.
 
     \b
       metaq groups describe billing
@@ -133,6 +135,8 @@ def _tell_faults(client: Client, listings: list[GroupListing], ends: Ends) -> No
     """Name what is wrong on stderr; ends the command with exit status 1 if the numbers are not the whole truth."""
     for line in faults(listings, ends):
         tell(f"error: {line}")
+    if listings:
+        refuse_away(away_brokers(client))  # of a topic it may have partitions that these groups have not met
     if client.session.malformed.found or any(
         lag_of(progress, ends).state in FAULTS for listing in listings for progress in listing.progress
     ):

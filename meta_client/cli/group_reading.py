@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from meta_client.cli.output import refuse_away
 from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.messages.batch import Batch
@@ -16,6 +17,7 @@ from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
 from meta_client.consumer.position import Position
 from meta_client.consumer.watchdog import Cure
+from meta_client.operations.placement import away_brokers
 from meta_client.operations.waiting import Waiting
 from zk.tree.nodes import Partition, TopicPartition
 
@@ -78,7 +80,7 @@ class GroupReading:
 
     def run(self, *, follow: bool) -> None:
         """Read until the end. Raises the output's errors, such as BrokenPipeError, ZooKeeperError; ClickException if
-        partitions of this member are left out, or cannot be read."""
+        partitions of this member are left out, or cannot be read, or a known broker is away."""
         read_at: float | None = None
         with self._consumer:
             while not self._is_done.is_set():
@@ -98,6 +100,8 @@ class GroupReading:
                 self._is_done.wait(LOOK_S)
         if self._failure is not None:
             raise self._failure
+        if not self._is_done.is_set():
+            refuse_away(away_brokers(self._client))
 
     def _find_stuck(self) -> str:
         """Return what the watchdog has found in this member's share, blank for nothing. It does not count while

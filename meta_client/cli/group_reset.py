@@ -6,10 +6,11 @@ from typing import Final, Literal
 import click
 
 from meta_client.cli.options import connected
-from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.output import json_option, print_rows, refuse_away, zk_option
 from meta_client.cli.stores import opened_store, store_option
 from meta_client.consumer.config import check_group
 from meta_client.operations.option_types import Parsed
+from meta_client.operations.placement import away_brokers
 from meta_client.operations.reset import alive_members, members_text, move_row, partitions_of, run_reset
 from meta_client.operations.reset_options import Target, parse_member_rule, parse_place, parse_target
 from meta_client.operations.reset_plan import Move
@@ -70,7 +71,7 @@ def reset(
     Refused while a member of the group that reads these topics is alive: it would go on where it is, and store that.
     Stop the members, or give them time to leave with --members wait:SECONDS. While it works, the partitions belong to
     this command: members that start wait for it. Nothing is ever set outside of what a partition holds, or inside of
-    a message.
+    a message. Exit status 1 where it is done, but a known broker is away: its partitions may be left as they are.
 
     With --members force they may be alive: in one step with its offset each partition is taken from its member, which
     can't store the old one any more, notices, and goes on from the new one. What it is working on at that moment is
@@ -115,8 +116,11 @@ def reset(
             steps.append((moves, is_done))
 
         run_reset(client, offsets, group, keys, target, members if yes else None, record)
+        is_each_named = bool(places) and all(partition is not None for _, partition in places)
+        away = [] if is_each_named else away_brokers(client)
     if not yes:
         click.echo("nothing was changed: say --yes to do it", err=True)
+    refuse_away(away)
 
 
 def _print(group: str, moves: list[Move], is_done: bool | None, *, as_json: bool) -> None:

@@ -60,6 +60,22 @@ def test_what_is_shown_without_a_brokers_partitions_is_called_incomplete(cluster
         assert run(cluster, "consume", "orders", *more).stdout == "zero\n"
 
 
+def test_a_group_that_has_read_what_is_up_is_not_said_to_have_read_all(cluster: Chroot) -> None:
+    said = "error: incomplete: broker 7 has no master in ZooKeeper: see `metaq brokers`\n"
+    assert run(cluster, "consume", "orders", "--group", "audit", "--count", "1").stdout == "zero\n"
+    done = run(cluster, "consume", "orders", "--group", "audit", status=1)
+    assert (done.stdout, done.stderr) == ("", said)
+    for words in ("groups", "groups describe audit"):
+        done = run(cluster, words, "--json", status=1)
+        assert ({json.loads(line)["lag"] for line in done.stdout.splitlines()}, done.stderr) == ({0}, said)
+    done = run(cluster, "groups reset audit --to earliest --yes", "--json", status=1)
+    assert ([json.loads(line)["partition"] for line in done.stdout.splitlines()], done.stderr) == (
+        ["0-0", "0-1", "0-2", "0-3"],
+        said,
+    )
+    run(cluster, "groups reset audit /0-0 --to earliest --yes")
+
+
 @pytest.mark.parametrize("words", ["topics show orders", "topics close orders 3", "checkpoint"])
 def test_what_a_broker_that_is_away_was_not_told_is_an_error(cluster: Chroot, words: str) -> None:
     done = run(cluster, words, "--json", status=1)

@@ -55,8 +55,10 @@ def test_what_a_broker_that_is_away_has_was_not_searched(browser: TestClient, st
     try:
         text = browser.get("/topics/orders/messages?key=of-nine").text
         one = browser.get("/topics/orders/messages?key=of-nine&partition=0-0").text
+        groups = browser.get("/groups").text
     finally:
         stack.forget_silent(9)
+    assert "broker 9 has no master" in groups, "which groups have not met"
     assert "orders/9-* was not searched: broker 9 has no master" in text
     assert "No such message in the partitions that were searched" in text
     assert "No such message." in one
