@@ -1,9 +1,11 @@
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from journal.records.xid import BranchKey
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.producer.batch import ProducerBatch
-from meta_client.protocol.requests import Body
+from meta_client.protocol.requests import Body, Put, TransactionCommand, TransactionVerb
+from meta_client.protocol.responses import Result
 from zk.tree.nodes import Partition
 
 Crc32 = Callable[[Any], int]
@@ -63,3 +65,29 @@ def plain_messages(
 def stamp_frames(
     frames: bytearray, end: int, count: int, first_id: int, data_bytes_max: int, magic: int, crc32: Crc32, /
 ) -> tuple[int, int]: ...
+
+# Append to *commands* the requests of *chunk* from *position* on, as decoder.Plain: puts into branches and transaction
+# commands, in their newest forms. *branch_key* parses a key, *verbs* are by their names.
+def branch_requests(
+    put: type[Put],
+    transaction: type[TransactionCommand],
+    branch_key: Callable[[str], BranchKey],
+    verbs: dict[bytes, TransactionVerb],
+    chunk: bytes,
+    position: int,
+    commands: list[Any],
+    line_bytes_max: int,
+    body_bytes_max: int,
+    /,
+) -> int: ...
+
+# Append to *commands* the results of *chunk* from *position* on, as decoder.Plain.
+def plain_results(
+    result: type[Result],
+    chunk: bytes,
+    position: int,
+    commands: list[Any],
+    line_bytes_max: int,
+    body_bytes_max: int,
+    /,
+) -> int: ...

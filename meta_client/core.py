@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import ModuleType
 
-INTERFACE = 5  # of native/module.c: one compiled for another version of this project is left alone
+INTERFACE = 6  # of native/module.c: one compiled for another version of this project is left alone
 
 
 def _maybe_core() -> "ModuleType | None":

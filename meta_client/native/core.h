@@ -23,7 +23,9 @@ enum { TRACE_BYTES = 67 };
 extern PyType_Spec intake_spec;
 extern PyTypeObject span_type;
 PyObject *alike_frames(PyObject *module, PyObject *args);
+PyObject *branch_requests(PyObject *module, PyObject *args);
 PyObject *plain_messages(PyObject *module, PyObject *args);
+PyObject *plain_results(PyObject *module, PyObject *args);
 PyObject *stamp_frames(PyObject *module, PyObject *args);
 
 #endif

@@ -4,7 +4,9 @@
 
 static PyMethodDef core_methods[] = {
     {"alike_frames", alike_frames, METH_VARARGS, NULL},
+    {"branch_requests", branch_requests, METH_VARARGS, NULL},
     {"plain_messages", plain_messages, METH_VARARGS, NULL},
+    {"plain_results", plain_results, METH_VARARGS, NULL},
     {"stamp_frames", stamp_frames, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -16,7 +18,7 @@ static int core_exec(PyObject *module)
         return -1;
     int failed = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
-    return failed < 0 ? -1 : PyModule_AddIntConstant(module, "INTERFACE", 5);
+    return failed < 0 ? -1 : PyModule_AddIntConstant(module, "INTERFACE", 6);
 }
 
 static PyModuleDef_Slot core_slots[] = {{Py_mod_exec, core_exec}, {0, NULL}};

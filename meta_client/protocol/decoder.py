@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec.structs import force_setattr
 
@@ -10,13 +10,16 @@ from meta_client.protocol.body_buffers import REUSED_BYTES_MAX, REUSED_BYTES_MIN
 from meta_client.protocol.buffer import CRLF, ReceiveBuffer, check_line_length
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.limits import Limits
-from meta_client.protocol.request_lines import parse_request_line
+from meta_client.protocol.request_lines import parse_request_line, plain_requests
 from meta_client.protocol.requests import Body, Dropped, MultiPut, Put, Request, Sync
-from meta_client.protocol.response_lines import parse_response_line
+from meta_client.protocol.response_lines import parse_response_line, plain_results
 from meta_client.protocol.responses import Response, Result
 from meta_client.protocol.status import Status
 
 Command = TypeVar("Command")
+# Appends the commands of a chunk from a position on to a list, until one that it leaves; returns that one's position.
+# Takes the limits of a line and of a body, too.
+Plain = Callable[[bytes, int, list[Any], int, int], int]
 _LINE_QUOTED_MAX = 100  # untrusted, and part of a one-line error
 
 
@@ -28,9 +31,15 @@ class _Decoder(ABC, Generic[Command]):
     """
 
     def __init__(
-        self, parse_line: Callable[[bytes], tuple[Command, int]], limits: Limits, buffers: BodyBuffers | None
+        self,
+        parse_line: Callable[[bytes], tuple[Command, int]],
+        limits: Limits,
+        buffers: BodyBuffers | None,
+        plain: Plain | None,
     ) -> None:
+        """*plain*: the native core's decoder of the most frequent commands, which leaves others to *parse_line*."""
         self._parse_line = parse_line
+        self._plain = plain
         self._buffers = buffers
         self._body: memoryview | None = None  # of the unfinished command, if it is in a buffer
         self._filled = 0  # bytes of it
@@ -105,7 +114,7 @@ class _Decoder(ABC, Generic[Command]):
     def _receive(self, chunk: bytes, commands: list[Command]) -> None:
         # A hot loop of the broker: locals, and one call per command besides its parser.
         line_bytes_max, body_bytes_max = self._limits.line_bytes_max, self._limits.body_bytes_max
-        parse_line, chunk_end = self._parse_line, len(chunk)
+        parse_line, plain, chunk_end = self._parse_line, self._plain, len(chunk)
         position = 0  # first unused byte of the chunk
         line: bytes | None = None
         if self._passing_over:
@@ -129,6 +138,8 @@ class _Decoder(ABC, Generic[Command]):
             line, position = line_and_position
         while line is not None or position < chunk_end:
             if line is None:
+                if plain is not None:
+                    position = plain(chunk, position, commands, line_bytes_max, body_bytes_max)
                 if (end := chunk.find(CRLF, position, position + line_bytes_max + 2)) < 0:
                     check_line_length(chunk_end - position, line_bytes_max)
                     break
@@ -180,7 +191,7 @@ class RequestDecoder(_Decoder[Request | Dropped]):
     """
 
     def __init__(self, limits: Limits | None = None, buffers: BodyBuffers | None = None) -> None:
-        super().__init__(parse_request_line, limits or Limits(), buffers)
+        super().__init__(parse_request_line, limits or Limits(), buffers, plain_requests())
 
     def drop_body(self, reason: str) -> Dropped:
         """Discard the incomplete body (body_bytes_held is above 0) and its remaining bytes."""
@@ -207,7 +218,7 @@ class ResponseDecoder(_Decoder[Response]):
     """A client's decoder."""
 
     def __init__(self, limits: Limits | None = None, buffers: BodyBuffers | None = None) -> None:
-        super().__init__(parse_response_line, limits or Limits(), buffers)
+        super().__init__(parse_response_line, limits or Limits(), buffers, plain_results())
 
     def _with_body(self, command: Response, body: Body) -> Response:
         if isinstance(command, Result):

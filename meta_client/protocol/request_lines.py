@@ -7,13 +7,14 @@ adds an entry.
 
 import base64
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import unquote
 
 from journal.records.producer_state import BatchSequence
 from journal.records.record import PRODUCER_BYTES_MAX
 from journal.records.xid import XaKey, parse_key
+from meta_client import core
 from meta_client.protocol.integers import int32, int32_repeated, int64
 from meta_client.protocol.limits import AUTH_BYTES_MAX, BATCH_MESSAGES_MAX, FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX
 from meta_client.protocol.requests import (
@@ -60,6 +61,13 @@ def parse_request_line(line: bytes) -> tuple[Request, int]:
     if parser is None:
         parser = _parser_by_first_character(tokens[0])
     return parser(tokens)
+
+
+def plain_requests() -> Callable[..., int] | None:
+    """Return the native core's way to decode the requests of branches (decoder.Plain); None without the core."""
+    if core.core is None:
+        return None
+    return partial(core.core.branch_requests, Put, TransactionCommand, _branch_key, _VERBS)
 
 
 @lru_cache(maxsize=4096)  # as int32_repeated

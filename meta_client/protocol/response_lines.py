@@ -1,8 +1,10 @@
 """One line of a response to the command that it is (spec 1.4); the twin of request_lines.py."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
+from meta_client import core
 from meta_client.protocol.integers import int32, int32_repeated, int64
 from meta_client.protocol.request_lines import body_length
 from meta_client.protocol.responses import READ_FROM, Behind, Data, Response, Result, Value
@@ -15,6 +17,11 @@ def parse_response_line(line: bytes) -> tuple[Response, int]:
     if parser is None:
         raise ValueError("unknown response")
     return parser(tokens)
+
+
+def plain_results() -> Callable[..., int] | None:
+    """Return the native core's way to decode results (decoder.Plain); None without the core."""
+    return None if core.core is None else partial(core.core.plain_results, Result)
 
 
 def _result(tokens: list[bytes]) -> tuple[Response, int]:

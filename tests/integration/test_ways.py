@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from journal.records.xid import Xid
+from meta_client import core
 from meta_client.client import Client
 from tests.fixtures.broker import CONFIG
 from tests.fixtures.call_stacks import CallStacks, Stack, TracedBroker
@@ -59,7 +60,8 @@ class Traced:
 
 
 @pytest.fixture
-def traced(tmp_path: Path, zookeeper: Chroot) -> Iterator[Traced]:
+def traced(tmp_path: Path, zookeeper: Chroot, monkeypatch: pytest.MonkeyPatch) -> Iterator[Traced]:
+    monkeypatch.setattr(core, "core", None)  # as in the broker
     config = CONFIG.replace("checkpoint_seconds = 2.0", "checkpoint_seconds = 3600.0")  # a checkpoint is no way's
     here, broker = CallStacks(), TracedBroker(tmp_path / "broker", zookeeper.connect, config=config)
     try:

@@ -21,6 +21,8 @@ from meta_client.protocol.requests import (
 from meta_client.protocol.responses import Result, Value
 from meta_client.protocol.status import Status
 
+pytestmark = pytest.mark.usefixtures("either_core")
+
 NEVER_A_REQUEST = {
     # wire: what the error must say
     b"\r\n": "unknown command",

@@ -46,6 +46,8 @@ from meta_client.protocol.requests import (
 from meta_client.protocol.responses import READ_FROM, Behind, Data, Response, Result, Value
 from tests.fixtures.responses import encode_response
 
+pytestmark = pytest.mark.usefixtures("either_core")
+
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
 checksums = st.none() | int32s.filter(lambda number: number != -1)

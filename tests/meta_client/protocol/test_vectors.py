@@ -22,6 +22,8 @@ from meta_client.protocol.requests import Dropped, Request
 from meta_client.protocol.responses import Response
 from tests.fixtures.responses import encode_response
 
+pytestmark = pytest.mark.usefixtures("either_core")
+
 VECTORS = tomllib.loads((Path(__file__).parents[2] / "vectors" / "wire.toml").read_text())
 PROTOCOL_MD = Path(meta_client.protocol.__file__).with_name("PROTOCOL.md")
 Command = Request | Response
