@@ -113,10 +113,10 @@ class Producer:
             self._within.check()
             return self._within.send(message, view, wanted, self._choice, deadline)
         if (branch := self._xa.current) is not None:
-            self._owner.check(f"branch {branch.xid}")
+            self._owner.check("branch", branch.xid)
             return self._xa.put(message, view, wanted, self._choice, deadline)
         if (transaction := self._current()) is not None:
-            self._owner.check(f"transaction {transaction.key}")
+            self._owner.check("transaction", transaction.key)
             return transaction.put(message, view, wanted, self._choice, deadline)
         if wanted is not None and self._sender.has_pending(topic, wanted):
             return self._send_behind(message, wanted, deadline)
@@ -187,13 +187,13 @@ class Producer:
     def _joined(self) -> Adds | None:
         """Return what takes the messages of send_async within a transaction; None outside. Raises TransactionMisuse."""
         if self._transaction is not None and (transaction := self._current()) is not None:
-            self._owner.check(f"transaction {transaction.key}")
+            self._owner.check("transaction", transaction.key)
             raise TransactionMisuse("send_async is not for local transactions: use send, or finish it first")
         if self._within is not None:
             self._within.check()
             return self._within
         if (branch := self._xa.current) is not None:
-            self._owner.check(f"branch {branch.xid}")
+            self._owner.check("branch", branch.xid)
             return self._xa
         return None
 

@@ -18,12 +18,13 @@ class TransactionOwner:
         """Make the caller the owner."""
         self._owner = _caller()
 
-    def check(self, what: object) -> None:
-        """Raise TransactionMisuse unless the caller is the owner. *what* names the transaction."""
+    def check(self, kind: str, name: object) -> None:
+        """Raise TransactionMisuse unless the caller is the owner of the transaction: the *kind* of it, and its *name*,
+        of which a text is made for the error alone."""
         if self._owner != _caller():
             raise TransactionMisuse(
-                f"{what} is open on this producer, and another thread or task works on it: what you send would be part "
-                f"of it; use a producer of your own, or call the producer's join() to go on with it here"
+                f"{kind} {name} is open on this producer, and another thread or task works on it: what you send would "
+                f"be part of it; use a producer of your own, or call the producer's join() to go on with it here"
             )
 
 

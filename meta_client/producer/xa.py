@@ -42,6 +42,7 @@ _ENDED: Mapping[tuple[TransactionVerb, BranchStatus], XaCode | None] = {
     (TransactionVerb.ROLLBACK, BranchStatus.ROLLED_BACK): None,
 }
 
+_UNTRACED = nullcontext()
 LOST = "no answer came for one of its messages"  # reasons for rollback-only
 REFUSED = "the broker refused one of its messages"
 CANCELLED = "the wait for one of its messages was cancelled"
@@ -194,7 +195,7 @@ class XaBranches:
         branch was prepared elsewhere. Raises XaError if no such branch is found."""
         hooks, current = TRACING.hooks, self.current
         if hooks is None or (xid is None and current is None):
-            return nullcontext()
+            return _UNTRACED
         if xid is None or xid in self._own or (current is not None and xid == current.xid):
             name = current.xid if xid is None and current is not None else xid
             assert name is not None

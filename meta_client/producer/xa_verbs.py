@@ -71,7 +71,8 @@ class XaVerbs:
         why = ""
         try:
             candidates = self._candidates(topics, deadline)
-            random.shuffle(candidates)  # the ancestor's way to spread branches over brokers
+            if len(candidates) > 1:
+                random.shuffle(candidates)  # the ancestor's way to spread branches over brokers
             for broker_id in candidates:
                 try:
                     return broker_id, self.connect(broker_id, deadline)

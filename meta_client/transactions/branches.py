@@ -49,7 +49,7 @@ class OpenBranches:
         """Raise TransactionMisuse in any other thread or task, and after the end."""
         if not self._is_open:
             raise TransactionMisuse(f"transaction {self.gtrid} is over: begin another one")
-        self._owner.check(f"transaction {self.gtrid}")
+        self._owner.check("transaction", self.gtrid)
 
     def send(
         self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
