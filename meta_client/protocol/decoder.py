@@ -140,6 +140,8 @@ class _Decoder(ABC, Generic[Command]):
             if line is None:
                 if plain is not None:
                     position = plain(chunk, position, commands, line_bytes_max, body_bytes_max)
+                    if position == chunk_end:
+                        break
                 if (end := chunk.find(CRLF, position, position + line_bytes_max + 2)) < 0:
                     check_line_length(chunk_end - position, line_bytes_max)
                     break
