@@ -17,7 +17,6 @@ from meta_client.errors import (
     NotReplicated,
     ReplyTimeout,
     SendFailed,
-    SendRefused,
     SendUnknown,
     TryAgain,
 )
@@ -26,9 +25,10 @@ from meta_client.net.calls import checked_result
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.producer.batch import ProducerBatch
-from meta_client.protocol.answers import PutPlace, is_not_replicated, is_try_again, parse_put_place
+from meta_client.producer.results import put_failure
+from meta_client.protocol.answers import PutPlace, parse_put_place
 from meta_client.protocol.checksum import crc31
-from meta_client.protocol.errors import MetaError, RemoteError
+from meta_client.protocol.errors import MetaError
 from meta_client.protocol.frame_columns import encode_frames
 from meta_client.protocol.requests import MultiPut, Put
 from zk.tree.nodes import Partition
@@ -96,18 +96,11 @@ def outcome_of(batch: ProducerBatch, reply: PendingReply) -> AttemptOutcome:
         return parse_put_place(result.message)
     except (ConnectionLost, ReplyTimeout) as error:
         return Retriable(error)
-    except RemoteError as error:
-        where = destination_of(batch)
-        if is_not_replicated(error.text):
-            alone = NotReplicated(error.text, where)
-            return alone if batch.sends_singly else Deferred(alone)
-        if is_try_again(error.status, error.text) and not batch.sends_singly:
-            text = " ".join(f"the broker refused for now: {error.text}".split())
-            return Deferred(TryAgain(text, where, error.status))
-        text = f"the broker refused: {error.text or 'it gave no reason'}"
-        return SendRefused(" ".join(text.split()), where, error.status)
     except MetaError as error:
-        return SendUnknown(str(error), destination_of(batch))
+        failure = put_failure(error, destination_of(batch))
+        if isinstance(failure, TryAgain | NotReplicated) and not batch.sends_singly:
+            return Deferred(failure)
+        return failure
 
 
 def unsendable(batch: ProducerBatch, *, takes_batches: bool) -> SendFailed | None:
@@ -129,8 +122,7 @@ def record_single(batch: ProducerBatch, outcome: AttemptOutcome) -> Retriable | 
 
     A message without an answer is not sent again: a repetition could store it twice.
     """
-    if isinstance(outcome, Deferred):
-        outcome = outcome.failure
+    assert not isinstance(outcome, Deferred)
     if not isinstance(outcome, Retriable):
         batch.record(outcome)
         return None

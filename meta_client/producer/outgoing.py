@@ -1,4 +1,4 @@
-"""Putting one message: choice of the partition, encoding, and meaning of the answer (spec 7.3, 7.4)."""
+"""Putting one message: choice of the partition, encoding, and the answer (spec 7.3, 7.4)."""
 
 import random
 import time
@@ -13,28 +13,21 @@ from meta_client.errors import (
     Destination,
     NoBroker,
     NoPartition,
-    NotReplicated,
-    PartitionClosed,
-    SendFailed,
-    SendRefused,
-    SendUnknown,
     TooManyRequests,
-    TryAgain,
 )
 from meta_client.metadata.topology import Directory, TopicView
 from meta_client.net.calls import checked_result
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
-from meta_client.producer.results import SendResult
-from meta_client.protocol.answers import is_not_replicated, is_try_again, parse_put_place
+from meta_client.producer.results import SendResult, put_failure
+from meta_client.protocol.answers import parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.compression import Codec
-from meta_client.protocol.errors import LocalProtocolError, MetaError, RemoteError, one_line
+from meta_client.protocol.errors import LocalProtocolError, MetaError
 from meta_client.protocol.messages import DATA_BYTES_MAX, encode_body, encode_frame
 from meta_client.protocol.requests import MultiPut, Put
 from meta_client.protocol.responses import Result
-from meta_client.protocol.status import Status
 from meta_client.tracing import TRACING
 from zk.errors import ZooKeeperUnavailable
 from zk.tree.nodes import Partition
@@ -159,23 +152,8 @@ class PendingSend:
                 response = checked_result(response, f"put {self._topic}/{self._partition}")
             place = parse_put_place(response.message)
         except MetaError as error:
-            raise self._failure(error) from error
+            raise put_failure(error, Destination(self._topic, self._partition, self._broker)) from error
         return SendResult(place.message_id, Partition(self._partition.broker_id, place.partition), place.offset)
-
-    def _failure(self, error: MetaError) -> SendFailed:
-        where = Destination(self._topic, self._partition, self._broker)
-        match error:
-            case RemoteError(status=Status.FORBIDDEN):
-                text = "an operator closed this partition: send to another one, or have it opened"
-                return PartitionClosed(text, where, error.status)
-            case RemoteError() if is_not_replicated(error.text):
-                return NotReplicated(error.text, where)
-            case RemoteError() if is_try_again(error.status, error.text):
-                return TryAgain(f"the broker refused for now: {one_line(error.text)}", where, error.status)
-            case RemoteError():
-                text = f"the broker refused: {error.text or 'it gave no reason'}; see its log, then send again"
-                return SendRefused(" ".join(text.split()), where, error.status)
-        return SendUnknown(str(error), where)
 
 
 class RoundRobin:

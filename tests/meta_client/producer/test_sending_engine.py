@@ -15,7 +15,10 @@ from meta_client.errors import (
     NoPartition,
     NotConnected,
     NotReplicated,
+    PartitionClosed,
     ReplyTimeout,
+    SendFailed,
+    SendRefused,
     SendUnknown,
     TooManyRequests,
     TryAgain,
@@ -270,6 +273,34 @@ def test_the_refusal_is_told_once_the_time_is_over(
     with pytest.raises(failure):
         handle.result(0)
     assert engine.is_empty
+
+
+@pytest.mark.parametrize("extensions", ["mput", "status"])
+@pytest.mark.parametrize(
+    ("status", "text", "failure"),
+    [(403, "closed", PartitionClosed), (500, "why?", SendRefused), (500, NOT_REPLICATED, NotReplicated)],
+)
+def test_a_refusal_means_the_same_in_a_batch_and_singly(
+    engine: Engine, extensions: str, status: int, text: str, failure: type[SendFailed]
+) -> None:
+    handle = add(engine, 100)
+    connect(engine, 0.0, extensions)
+    (send,) = sends(engine)
+    assert (send.sequence is None) == (extensions == "status")
+    refuse(engine, send, status, text, 10.0)
+    with pytest.raises(failure) as caught:
+        handle.result(0)
+    assert type(caught.value) is failure
+    assert engine.is_empty
+
+
+def test_a_broker_without_mput_that_takes_nothing_for_now_may_get_it_again(engine: Engine) -> None:
+    handle = add(engine, 100)
+    connect(engine, 0.0, "status")
+    (send,) = sends(engine)
+    refuse(engine, send, 503, "no room", 0.0)
+    with pytest.raises(TryAgain, match="refused for now: no room"):
+        handle.result(0)
 
 
 def test_messages_for_a_broker_without_mput_go_one_by_one(engine: Engine) -> None:
