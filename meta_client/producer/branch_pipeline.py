@@ -19,13 +19,12 @@ from meta_client.errors import (
     SendFailed,
     TooManyRequests,
 )
-from meta_client.metadata.topology import TopicView
 from meta_client.net.backoff import quota_backoff_s
 from meta_client.net.deadline import Deadline
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.producer.branch_batch import BranchBatch, BranchHandle
-from meta_client.producer.outgoing import Outgoing, RoundRobin
+from meta_client.producer.outgoing import Outgoing
 from meta_client.producer.results import SendResult
 from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, XaVerbs
 from meta_client.protocol.errors import XaError
@@ -97,31 +96,30 @@ class BranchPipeline:
         """True if anything is unsent."""
         return bool(self._open or self._unsent)
 
-    def add(self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> BranchHandle:
+    def add(self, message: Outgoing) -> BranchHandle:
         """Add one message, to be sent with others. Raises NoPartition, NoBroker; XaError if the branch can't begin."""
         size = HEADER_BYTES + len(message.body)
-        partition = wanted or self._unnamed.get(message.topic)
-        batch = self._open.get((message.topic, partition)) if partition is not None else None
+        topic, wanted = message.view.topic, message.wanted
+        partition = wanted or self._unnamed.get(topic)
+        batch = self._open.get((topic, partition)) if partition is not None else None
         if batch is not None and not batch.has_room(size):
             self.flush(Deadline(REQUEST_TIMEOUT_S))
             batch = None
         if batch is None:
-            partition = choice.choose(view, wanted, self._broker_id)
-            batch = self._open[message.topic, partition] = BranchBatch(message.topic, partition, self._flush_now)
+            partition = message.choice.choose(message.view, wanted, self._broker_id)
+            batch = self._open[topic, partition] = BranchBatch(topic, partition, self._flush_now)
             if wanted is None:
-                self._unnamed[message.topic] = partition
+                self._unnamed[topic] = partition
         handle = batch.add(message)
         if not self.is_ordered:
             self.await_replies(Deadline(REQUEST_TIMEOUT_S))
         return handle
 
-    def send(
-        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
-    ) -> SendResult:
+    def send(self, message: Outgoing, deadline: Deadline) -> SendResult:
         """Send one message after the gathered ones and wait for its answer. Raises SendFailed; XaError if the branch
         did not begin."""
-        partition = choice.choose(view, wanted, self._broker_id)
-        batch = BranchBatch(message.topic, partition, self._flush_now)
+        partition = message.choice.choose(message.view, message.wanted, self._broker_id)
+        batch = BranchBatch(message.view.topic, partition, self._flush_now)
         batch.add(message)
         self._seal()
         self._unsent.append((batch.request(self._key), batch.sent))
@@ -129,7 +127,7 @@ class BranchPipeline:
             self._send(deadline)
         except (ConnectionLost, TooManyRequests, ZooKeeperError) as error:
             self._unsent.pop()
-            raise NoBroker(str(error), Destination(message.topic, partition, self._broker_id)) from error
+            raise NoBroker(str(error), Destination(message.view.topic, partition, self._broker_id)) from error
         self._await_begin(deadline)
         return batch.result_of(0, deadline.remaining_s())
 

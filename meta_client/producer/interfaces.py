@@ -2,10 +2,9 @@
 
 from typing import Protocol, TypeVar
 
-from meta_client.metadata.topology import TopicView
 from meta_client.net.deadline import Deadline
 from meta_client.producer.message_run import MessageRun, RunPart
-from meta_client.producer.outgoing import Outgoing, RoundRobin
+from meta_client.producer.outgoing import Outgoing
 from meta_client.producer.results import Handle, SendResult
 from zk.tree.nodes import Partition
 
@@ -47,14 +46,12 @@ class Gatherer(Protocol):
 class Adds(Protocol):
     """Takes messages of send_async for a transaction."""
 
-    def add(self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> Handle: ...
+    def add(self, message: Outgoing) -> Handle: ...
 
 
 class Enlists(Adds, Protocol):
-    """A transaction over several brokers that producers join: transactions.branches.Branches."""
+    """A transaction over several brokers that producers join: transactions.branches.OpenBranches."""
 
     def check(self) -> None: ...
 
-    def send(
-        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
-    ) -> SendResult: ...
+    def send(self, message: Outgoing, deadline: Deadline) -> SendResult: ...

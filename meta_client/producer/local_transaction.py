@@ -27,7 +27,7 @@ from meta_client.net.calls import wait_result
 from meta_client.net.deadline import Deadline
 from meta_client.net.opaques import next_opaque
 from meta_client.net.transport import Transport, Transports
-from meta_client.producer.outgoing import Outgoing, RoundRobin
+from meta_client.producer.outgoing import Outgoing
 from meta_client.producer.results import SendResult
 from meta_client.protocol.answers import is_not_replicated
 from meta_client.protocol.errors import QuotaExceeded, RemoteError, RemoteProtocolError
@@ -73,19 +73,17 @@ class LocalTransaction:
         """Id of its broker; None until the first message has chosen one."""
         return self._broker_id
 
-    def put(
-        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
-    ) -> SendResult:
+    def put(self, message: Outgoing, deadline: Deadline) -> SendResult:
         """Add a message; the first one chooses the broker and begins. Raises SendFailed, TransactionFailed.
 
         A refused message is not in the transaction; one whose fate is unknown makes it rollback-only.
         """
         if self.state in (LocalState.ROLLBACK_ONLY, LocalState.FINISHED):
             raise TransactionFailed(f"transaction {self.key}: {self.state.value}: begin another one")
-        partition = choice.choose(view, wanted, self._broker_id)
+        partition = message.choice.choose(message.view, message.wanted, self._broker_id)
         connection = self._connection
         if connection is None:
-            connection = self._begin(message.topic, view, partition, deadline)
+            connection = self._begin(message.view, partition, deadline)
         pending = message.submit(connection, partition, self.key)
         self.state = LocalState.ROLLBACK_ONLY  # until its answer is here: a cancelled wait leaves it unknown
         try:
@@ -153,9 +151,9 @@ class LocalTransaction:
         elif self.state is not LocalState.FINISHED:
             self.commit()
 
-    def _begin(self, topic: str, view: TopicView, partition: Partition, deadline: Deadline) -> Transport:
+    def _begin(self, view: TopicView, partition: Partition, deadline: Deadline) -> Transport:
         url = view.urls[partition.broker_id]
-        where = Destination(topic, partition, url)
+        where = Destination(view.topic, partition, url)
         try:
             connection = self._connections.get(url, deadline.remaining_s())
             for refusals in itertools.count(1):

@@ -34,7 +34,7 @@ def add_run(
     """Add the messages of *run* to a transaction, or branch. Raises what that raises."""
     return JoinedHandle(
         [
-            within.add(Outgoing.encoded(view.topic, flag, body), view, wanted, choice)
+            within.add(Outgoing(view, flag, body, wanted, choice))
             for flag, body, wanted in zip(run.flags, run.bodies, chosen, strict=True)
         ]
     )

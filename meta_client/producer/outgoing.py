@@ -4,7 +4,6 @@ import random
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Self
 
 from journal.records.producer_state import BatchSequence
 from journal.records.xid import BranchKey
@@ -86,25 +85,15 @@ def message_too_long(topic: str, size: int) -> LocalProtocolError:
     )
 
 
+@dataclass(slots=True, eq=False)
 class Outgoing:
-    """An encoded message, valid for any partition. Immutable."""
+    """A message as encode_message has encoded it, for partition *wanted*, or for one of *choice*."""
 
-    __slots__ = ("body", "flag", "topic")
-
-    def __init__(
-        self, topic: str, payload: bytes, attribute: str | None, compression: Compression | None = None
-    ) -> None:
-        """Raises LocalProtocolError for a message that no consumer could take, TypeError for a payload that is not
-        bytes."""
-        self.topic = topic
-        self.flag, self.body = encode_message(topic, payload, attribute, compression)
-
-    @classmethod
-    def encoded(cls, topic: str, flag: int, body: bytes) -> Self:
-        """Return a message that encode_message has encoded."""
-        made = cls.__new__(cls)
-        made.topic, made.flag, made.body = topic, flag, body
-        return made
+    view: TopicView
+    flag: int
+    body: bytes
+    wanted: Partition | None
+    choice: "RoundRobin"
 
     def submit(
         self,
@@ -116,15 +105,16 @@ class Outgoing:
         """Send it to *partition*, as part of branch *key* if given. With *sequence* it may be sent again, which needs a
         broker with `mput`. Raises NoBroker: nothing was sent."""
         put: Put | MultiPut
+        topic = self.view.topic
         if sequence is None:
-            put = Put(self.topic, partition.number, self.flag, crc31(self.body), key, next_opaque(), self.body)
+            put = Put(topic, partition.number, self.flag, crc31(self.body), key, next_opaque(), self.body)
         else:
             frame = encode_frame(0, self.flag, self.body)
-            put = MultiPut(self.topic, partition.number, 1, crc31(frame), sequence, key, next_opaque(), frame)
+            put = MultiPut(topic, partition.number, 1, crc31(frame), sequence, key, next_opaque(), frame)
         try:
-            return PendingSend(connection.submit(put), self.topic, partition, connection)
+            return PendingSend(connection.submit(put), topic, partition, connection)
         except (ConnectionLost, TooManyRequests) as error:
-            raise NoBroker(str(error), Destination(self.topic, partition, connection.url)) from error
+            raise NoBroker(str(error), Destination(topic, partition, connection.url)) from error
 
 
 class PendingSend:

@@ -106,21 +106,19 @@ class Producer:
         self, topic: str, payload: bytes, attribute: str | None, partition: Partition | str | None, timeout_s: float
     ) -> SendResult:
         deadline = Deadline(timeout_s)
-        view = self._view(topic, deadline.remaining_s())
-        wanted = self.partition_for(view, payload, attribute, partition)
-        message = Outgoing(topic, payload, attribute, self._compression_for(view))
+        message = self._outgoing(self._view(topic, deadline.remaining_s()), payload, attribute, partition)
         if self._within is not None:
             self._within.check()
-            return self._within.send(message, view, wanted, self._choice, deadline)
+            return self._within.send(message, deadline)
         if (branch := self._xa.current) is not None:
             self._owner.check("branch", branch.xid)
-            return self._xa.put(message, view, wanted, self._choice, deadline)
+            return self._xa.put(message, deadline)
         if (transaction := self._current()) is not None:
             self._owner.check("transaction", transaction.key)
-            return transaction.put(message, view, wanted, self._choice, deadline)
-        if wanted is not None and self._sender.has_pending(topic, wanted):
-            return self._send_behind(message, wanted, deadline)
-        return self._sends.send(message, view, wanted, self._choice, deadline)
+            return transaction.put(message, deadline)
+        if message.wanted is not None and self._sender.has_pending(topic, message.wanted):
+            return self._send_behind(message, message.wanted, deadline)
+        return self._sends.send(message, deadline)
 
     def send_async(
         self,
@@ -147,10 +145,7 @@ class Producer:
         if add is not None and is_outside and (handle := add(topic, payload, None, 0, attribute)) is not None:
             return handle
         if (within := self._joined()) is not None:
-            view = self._view(topic, SEND_TIMEOUT_S)
-            wanted = self.partition_for(view, payload, attribute, partition)
-            message = Outgoing(topic, payload, attribute, self._compression_for(view))
-            return within.add(message, view, wanted, self._choice)
+            return within.add(self._outgoing(self._view(topic, SEND_TIMEOUT_S), payload, attribute, partition))
         # The sender looks up the view once per batch; per message only for compression and partitioners.
         compression = None if self._compression is None else self._compression_for(self._view(topic, SEND_TIMEOUT_S))
         wanted = None if partition is None else parse_partition(partition)
@@ -313,6 +308,14 @@ class Producer:
         """Current branch: its xid, the id of its broker, and its state."""
         return self._xa.current
 
+    def _outgoing(
+        self, view: TopicView, payload: bytes, attribute: str | None, partition: Partition | str | None
+    ) -> Outgoing:
+        wanted = self.partition_for(view, payload, attribute, partition)
+        compression = None if self._compression is None else self._compression_for(view)
+        flag, body = encode_message(view.topic, payload, attribute, compression)
+        return Outgoing(view, flag, body, wanted, self._choice)
+
     def partition_for(
         self, view: TopicView, payload: bytes, attribute: str | None, partition: Partition | str | None
     ) -> Partition | None:
@@ -330,13 +333,14 @@ class Producer:
 
     def _send_behind(self, message: Outgoing, wanted: Partition, deadline: Deadline) -> SendResult:
         """Send by way of send_async, which has messages for *wanted* that this one must not overtake."""
-        handle = self._sender.add(message.topic, wanted, message.flag, message.body)
-        self._sender.push(message.topic, wanted)
+        topic = message.view.topic
+        handle = self._sender.add(topic, wanted, message.flag, message.body)
+        self._sender.push(topic, wanted)
         try:
             return handle.result(deadline.remaining_s())
         except ReplyTimeout as error:
             text = f"not answered within {deadline.timeout_s:g} s, behind others: it is still being sent"
-            raise SendUnknown(text, Destination(message.topic, wanted)) from error
+            raise SendUnknown(text, Destination(topic, wanted)) from error
 
     def _current(self) -> LocalTransaction | None:
         transaction = self._transaction

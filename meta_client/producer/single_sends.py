@@ -30,7 +30,7 @@ from meta_client.net.backoff import quota_backoff_s
 from meta_client.net.deadline import Deadline
 from meta_client.net.identity import new_session_id
 from meta_client.net.transport import Transports
-from meta_client.producer.outgoing import Outgoing, RoundRobin
+from meta_client.producer.outgoing import Outgoing
 from meta_client.producer.results import SendResult
 from meta_client.protocol.status import Status
 from zk.tree.nodes import Partition
@@ -68,40 +68,31 @@ class SingleSends:
         self._counts = itertools.count(1)
         self._idle: deque[_Line] = deque()
 
-    def send(
-        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
-    ) -> SendResult:
-        """Send *message* to *wanted*, or to a partition of *choice*. Raises SendFailed."""
+    def send(self, message: Outgoing, deadline: Deadline) -> SendResult:
+        """Send *message*, which belongs to this call from now on. Raises SendFailed."""
         try:
             line = self._idle.pop()
         except IndexError:
             line = _Line(f"{self._session}.{next(self._counts)}")
         line.number += 1
         try:
-            return self._send(message, view, wanted, choice, deadline, BatchSequence(line.name, line.number))
+            return self._send(message, deadline, BatchSequence(line.name, line.number))
         finally:
             self._idle.append(line)
 
-    def _send(
-        self,
-        message: Outgoing,
-        view: TopicView,
-        wanted: Partition | None,
-        choice: RoundRobin,
-        deadline: Deadline,
-        sequence: BatchSequence,
-    ) -> SendResult:
+    def _send(self, message: Outgoing, deadline: Deadline, sequence: BatchSequence) -> SendResult:
         avoided: set[int] = set()
         unanswered: SendUnknown | NotReplicated | None = None
         failures, closed = 0, 0
         while True:
-            partition = choice.choose_allowing_down(view, wanted, avoided)
+            view, choice = message.view, message.choice
+            partition = choice.choose_allowing_down(view, message.wanted, avoided)
             is_again_elsewhere = False
             try:
-                return self._attempt(message, view, partition, wanted, deadline, sequence)
+                return self._attempt(message, partition, deadline, sequence)
             except PartitionClosed:
                 closed += 1
-                if wanted is not None or closed >= len(view.available):
+                if message.wanted is not None or closed >= len(view.available):
                     raise
                 continue
             except NoBroker as error:
@@ -109,12 +100,12 @@ class SingleSends:
                 avoided.add(partition.broker_id)
                 if isinstance(error, TryAgain):
                     choice.avoid(partition.broker_id)
-                is_again_elsewhere = wanted is None and not avoided.issuperset(view.by_broker)
+                is_again_elsewhere = message.wanted is None and not avoided.issuperset(view.by_broker)
             except _Unanswered as error:
                 failure = unanswered = error.failure
                 if not error.is_repeatable:
                     raise failure from error
-                wanted = partition  # elsewhere it could be stored a second time
+                message.wanted = partition  # elsewhere it could be stored a second time
             except ClientClosed as error:
                 if unanswered is not None:
                     raise unanswered from error  # it may be stored, and is not sent again
@@ -126,29 +117,22 @@ class SingleSends:
                 self._back_off(failures, deadline)
             if deadline.remaining_s() <= (LAST_S if unanswered is None else 0):
                 raise _given_up(failure, partition, deadline, failures, unanswered) from failure
-            view = self._look_again(view)
+            message.view = self._look_again(view)
 
     def _attempt(
-        self,
-        message: Outgoing,
-        view: TopicView,
-        partition: Partition,
-        wanted: Partition | None,
-        deadline: Deadline,
-        sequence: BatchSequence,
+        self, message: Outgoing, partition: Partition, deadline: Deadline, sequence: BatchSequence
     ) -> SendResult:
         """Send once and wait. Raises NoBroker if it was not stored, _Unanswered if it may have been, SendRefused."""
+        view = message.view
         if (url := view.urls.get(partition.broker_id)) is None:
-            raise NoBroker(
-                "it is not up: start it, or wait", Destination(message.topic, partition, partition.broker_id)
-            )
+            raise NoBroker("it is not up: start it, or wait", Destination(view.topic, partition, partition.broker_id))
         remaining_s = deadline.remaining_s()
-        is_one_of_many = wanted is None and len(view.by_broker) > 1
+        is_one_of_many = message.wanted is None and len(view.by_broker) > 1
         try:
             connection = self._connections.get(url, min(remaining_s, ELSEWHERE_S) if is_one_of_many else remaining_s)
             is_repeatable = "mput" in connection.capabilities(deadline.remaining_s()).extensions
         except (ConnectionLost, ReplyTimeout, TooManyRequests) as error:
-            raise NoBroker(str(error), Destination(message.topic, partition, url)) from error
+            raise NoBroker(str(error), Destination(view.topic, partition, url)) from error
         pending = message.submit(connection, partition, None, sequence if is_repeatable else None)
         try:
             return pending.wait(deadline.remaining_s())

@@ -9,13 +9,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 from journal.records.xid import XaKey, Xid
 from meta_client.errors import ClientXaError, SendFailed, SendUnknown
-from meta_client.metadata.topology import TopicView
 from meta_client.net.deadline import Deadline, time_limit
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.branch_pipeline import BranchPipeline
-from meta_client.producer.outgoing import Outgoing, RoundRobin
+from meta_client.producer.outgoing import Outgoing
 from meta_client.producer.results import SendResult
 from meta_client.producer.xa_branch import BranchPhase, ProducerBranch
 from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs, topic_names
@@ -25,7 +24,6 @@ from meta_client.protocol.requests import TransactionVerb
 from meta_client.protocol.xa import XaCode
 from meta_client.tracing import TRACING
 from zk.errors import ZooKeeperError
-from zk.tree.nodes import Partition
 
 # After these codes a broker has forgotten the branch, or its outcome is final (X/Open XA, xa_commit).
 _OVER = frozenset(
@@ -98,14 +96,12 @@ class XaBranches:
             pipeline.begin(deadline)
         self.current = ProducerBranch(key, broker_id, pipeline=pipeline)
 
-    def put(
-        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
-    ) -> SendResult:
+    def put(self, message: Outgoing, deadline: Deadline) -> SendResult:
         """Send a message into the current branch. Raises SendFailed; if the message's fate is unknown then, or the wait
         is cancelled, the branch can only be rolled back. Raises XaError (XAER_PROTO) once it is prepared."""
         branch, pipeline = self._active("put")
         try:
-            return pipeline.send(message, view, wanted, choice, deadline)
+            return pipeline.send(message, deadline)
         except SendUnknown:
             self._set_rollback_only(branch, LOST)
             raise
@@ -117,12 +113,12 @@ class XaBranches:
                 self._set_rollback_only(branch, CANCELLED)
             raise  # else it was not sent, or refused: it is not in the branch
 
-    def add(self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> BranchHandle:
+    def add(self, message: Outgoing) -> BranchHandle:
         """Add a message to the current branch without waiting; PREPARE checks its outcome. Raises NoPartition,
         NoBroker; XaError (XAER_PROTO) once the branch is prepared, or if it did not begin."""
         branch, pipeline = self._active("put")
         try:
-            return pipeline.add(message, view, wanted, choice)
+            return pipeline.add(message)
         except XaError as error:
             self._set_rollback_only(branch, "its messages could not be sent to the broker")
             self._apply_error(branch, error)

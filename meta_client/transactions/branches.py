@@ -11,7 +11,7 @@ from meta_client.errors import Destination, NoBroker, TransactionMisuse
 from meta_client.metadata.topology import TopicView
 from meta_client.net.deadline import Deadline
 from meta_client.producer.branch_batch import BranchHandle
-from meta_client.producer.outgoing import Outgoing, RoundRobin, available_in
+from meta_client.producer.outgoing import Outgoing, available_in
 from meta_client.producer.results import SendResult
 from meta_client.producer.transaction_owner import TransactionOwner
 from meta_client.producer.xa import XaBranches
@@ -51,15 +51,13 @@ class OpenBranches:
             raise TransactionMisuse(f"transaction {self.gtrid} is over: begin another one")
         self._owner.check("transaction", self.gtrid)
 
-    def send(
-        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
-    ) -> SendResult:
+    def send(self, message: Outgoing, deadline: Deadline) -> SendResult:
         """Send one message and wait for its broker. Raises SendFailed, XaError, TransactionMisuse."""
-        return self._branch_for(view, wanted, choice).put(message, view, wanted, choice, deadline)
+        return self._branch_for(message.view, message.wanted).put(message, deadline)
 
-    def add(self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> BranchHandle:
+    def add(self, message: Outgoing) -> BranchHandle:
         """Queue one message; it is sent with its broker's PREPARE at the latest. Raises as `send`."""
-        return self._branch_for(view, wanted, choice).add(message, view, wanted, choice)
+        return self._branch_for(message.view, message.wanted).add(message)
 
     def prepare(self) -> tuple[int, ...]:
         """Prepare at every broker with a message, in parallel; return their ids.
@@ -99,7 +97,7 @@ class OpenBranches:
             f"(TransactionConfig.timeout_s), or was restarted meanwhile: do the work again, in less time"
         )
 
-    def _branch_for(self, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> XaBranches:
+    def _branch_for(self, view: TopicView, wanted: Partition | None) -> XaBranches:
         """Return the branch for a message. A message that may go anywhere goes to a broker that already has a
         branch."""
         if wanted is not None:

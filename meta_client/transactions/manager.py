@@ -11,7 +11,7 @@ from meta_client.metadata.topology import Directory
 from meta_client.net.identity import new_session_id
 from meta_client.net.transport import Transports
 from meta_client.producer.branch_batch import BranchHandle
-from meta_client.producer.outgoing import Outgoing, StickyRoundRobin, parse_partition, view_of
+from meta_client.producer.outgoing import Outgoing, StickyRoundRobin, encode_message, parse_partition, view_of
 from meta_client.producer.producer import SEND_TIMEOUT_S
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.branches import OpenBranches
@@ -106,7 +106,7 @@ class Transactions:
         wanted = None if partition is None else parse_partition(partition)
         # Shared by all transactions: most send a single message, and all of those would go to the first partition.
         choice = self._choices.get(topic) or self._choices.setdefault(topic, StickyRoundRobin())
-        return branches.add(Outgoing(topic, payload, attribute), view, wanted, choice)
+        return branches.add(Outgoing(view, *encode_message(topic, payload, attribute), wanted, choice))
 
     def resolver_thread(self, name: TableName, session: Session) -> ResolverThread:
         """Return the resolver thread of table *name*, made from *session* if there is none."""
