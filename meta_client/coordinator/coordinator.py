@@ -45,12 +45,10 @@ class Coordinator:
     ) -> None:
         """*closing* interrupts waits for participants. *lock* is held during those waits. *runner* runs the background
         recovery."""
-        self._decisions = decisions
         invalidate_after_fork(self)
         closing = closing or threading.Event()
-        self._recovery = BackgroundRecovery(self._recover_over, closing, runner or RecoveryThread())
-        self._counter = Counter()
-        self._shared = Shared(decisions, InFlight(), self._recovery, closing, observer, self._counter)
+        recovery = BackgroundRecovery(self._recover_over, closing, runner or RecoveryThread())
+        self._shared = Shared(decisions, InFlight(), recovery, closing, observer, Counter())
         self._recovering = lock or threading.Lock()
         self._logged: dict[Xid, str] = {}  # problems that the background recovery has logged
 
@@ -67,7 +65,7 @@ class Coordinator:
     @property
     def name(self) -> str:
         """Prefix of every identifier that this coordinator creates; it recovers no others."""
-        return self._decisions.name.prefix.decode()
+        return self._shared.log.name.prefix.decode()
 
     def transaction(
         self,
@@ -85,9 +83,9 @@ class Coordinator:
         """
         if self._shared.closing.is_set():
             raise CoordinatorClosed("the coordinator is closed: open it again")
-        self._decisions.check()
+        self._shared.log.check()
         database, broker = self._enlist(connection), self._enlist_producer(producer, topic_names(topics), timeout_s)
-        xid = self._decisions.name.xid(new_nonce())
+        xid = self._shared.log.name.xid(new_nonce())
         return CoordinatedTransaction(self._shared, xid, database, broker)
 
     def recover(
@@ -115,22 +113,22 @@ class Coordinator:
         Raises CoordinatorError if there is no such decision, or the transaction is still in progress.
         """
         with self._recovering:
-            if xid not in self._decisions.unfinished() or self._shared.in_flight.is_in_flight(xid):
+            if xid not in self._shared.log.unfinished() or self._shared.in_flight.is_in_flight(xid):
                 raise CoordinatorError(f"there is no decision about {xid} to forget: see what recover() reports")
-            self._decisions.forget(xid)
-            self._counter.forgotten(xid)
+            self._shared.log.forget(xid)
+            self._shared.counter.forgotten(xid)
 
     def status(self) -> CoordinatorStatus:
         """Return what it has open, and what it has done since it was opened. Any thread; reads no disk."""
-        decisions_s, rollbacks_s = self._decisions.ages_s(), self._shared.in_flight.rollback_ages_s()
+        decisions_s, rollbacks_s = self._shared.log.ages_s(), self._shared.in_flight.rollback_ages_s()
         return CoordinatorStatus(
             transactions_open=len(self._shared.in_flight),
             decisions_unfinished=len(decisions_s),
             decisions_oldest_age_s=max(decisions_s, default=None),
             rollbacks_pending=len(rollbacks_s),
             rollbacks_oldest_age_s=max(rollbacks_s, default=None),
-            is_log_failed=self._decisions.is_failed,
-            counts=self._counter.snapshot(),
+            is_log_failed=self._shared.log.is_failed,
+            counts=self._shared.counter.snapshot(),
         )
 
     def close(self) -> None:
@@ -140,8 +138,8 @@ class Coordinator:
         Threads inside a decided transaction get CoordinatorClosed; `recover` finishes it next time.
         """
         self.stop_waiting()
-        self._recovery.join()
-        self._decisions.close()
+        self._shared.recovery.join()
+        self._shared.log.close()
 
     def stop_waiting(self) -> None:
         """Interrupt waits for participants. In asyncio, on the loop's thread only."""
@@ -160,7 +158,7 @@ class Coordinator:
 
     def _enlist_producer(self, producer: Producer, topics: tuple[str, ...] = (), timeout_s: float = 0) -> Participant:
         return BrokerParticipant(
-            producer, self._decisions.name.owns, topics, timeout_s, self._shared.in_flight.is_in_flight
+            producer, self._shared.log.name.owns, topics, timeout_s, self._shared.in_flight.is_in_flight
         )
 
     def _recover(
@@ -168,10 +166,10 @@ class Coordinator:
     ) -> list[RecoveredTransaction]:
         with self._recovering:
             try:
-                reports = recover(self._decisions, self._shared.in_flight, databases, brokers, told=told)
+                reports = recover(self._shared.log, self._shared.in_flight, databases, brokers, told=told)
             except JournalError as error:
                 raise DecisionUnknown(f"the decision log failed while recovering ({error}): start again") from error
-            self._counter.recovered(reports)
+            self._shared.counter.recovered(reports)
             return reports
 
     def _recover_over(self, ways: Mapping[str, Way]) -> bool:
@@ -189,7 +187,7 @@ class Coordinator:
             reports = self._recover(databases, brokers, self._logged)
         hazards = {report.xid for report in reports if report.is_hazard}
         left = {rollback.xid for rollback in self._shared.in_flight.pending_rollbacks()}
-        for xid, receipts in self._decisions.unfinished().items():
+        for xid, receipts in self._shared.log.unfinished().items():
             resource_ids = set(Receipts.parse(receipts).resource_ids)
             if resource_ids <= ways.keys() and not self._shared.in_flight.is_in_flight(xid):
                 left.add(xid)

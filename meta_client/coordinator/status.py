@@ -55,7 +55,7 @@ class CoordinatorStatus(NamedTuple):
 
 
 class Counter:
-    """CoordinatorCounts what a coordinator does. Any thread."""
+    """Counts what a coordinator does. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -2,7 +2,7 @@
 
 A driver with the clock and the sockets tells it events, and carries out what it wants done: requests to submit
 (`maybe_send`), brokers to connect to (`maybe_connect`), answers to give up (`overdue`), and when to look again
-(`next_due`). The same engine runs for threads (sender.py) and for tasks (aio/sender.py).
+(`next_due`). The same engine runs for threads (sender.py) and for tasks (aio/producer/sender.py).
 
     open -> waiting -> in flight -> settled     a batch gathers, is sealed with its number, sent, and answered
                ^ |         |                    without an answer it waits again, under its number

@@ -7,10 +7,11 @@ also by other resolvers in parallel.
 
 import contextlib
 import logging
+import operator
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Final, NamedTuple
 
 from meta_client.coordinator.errors import CannotEnlist, HeuristicOutcome, Unreachable
@@ -44,6 +45,9 @@ class Counts:
     hazards: int = 0  # decided branches that ended otherwise, or with an unknown outcome
     rows_deleted: int = 0
     errors: int = 0  # passes that could not reach every broker
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*map(operator.add, astuple(self), astuple(other)))
 
 
 class DecidedTransaction(NamedTuple):
@@ -141,7 +145,7 @@ class Resolver:
             work(self._table)
         except (Unreachable, CannotEnlist) as error:
             self.close()
-            self.counts = replace(self.counts, errors=self.counts.errors + 1)
+            self.counts += Counts(errors=1)
             self._log_problem(what, str(error))
         else:
             self._over(what)
@@ -188,7 +192,7 @@ class Resolver:
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
             if self._table_clock.is_confirmed(table.clock_s(), now):
-                self._count_deleted(table.delete_kept())
+                self.counts += Counts(rows_deleted=table.delete_kept())
         if not is_sound:  # it reports failures without saying whether the connection is still usable
             self.close()
 
@@ -199,7 +203,7 @@ class Resolver:
         try:
             self._generations.check(table)
         except Unreachable as error:
-            self.counts = replace(self.counts, errors=self.counts.errors + 1)
+            self.counts += Counts(errors=1)
             self._log_problem(_GENERATION, str(error))
             return False
         self._over(_GENERATION)
@@ -221,12 +225,12 @@ class Resolver:
             try:
                 if outcome is RowDecision.COMMIT:
                     self._commit(gtrid, broker_id)
-                    self.counts = replace(self.counts, resolved_committed=self.counts.resolved_committed + 1)
+                    self.counts += Counts(resolved_committed=1)
                 elif self._rollback(gtrid, broker_id) is BranchEnd.COMMITTED:
                     self._done.add(gtrid)  # finished meanwhile and its row deleted: ours decides nothing
                     continue
                 else:
-                    self.counts = replace(self.counts, resolved_rolled_back=self.counts.resolved_rolled_back + 1)
+                    self.counts += Counts(resolved_rolled_back=1)
             except Unreachable as error:
                 self._log_problem(f"{gtrid} {broker_id}", str(error))
             except HeuristicOutcome as error:
@@ -236,9 +240,8 @@ class Resolver:
             else:
                 self._seen.pop((gtrid, broker_id), None)
                 self._problems.pop(f"{gtrid} {broker_id}", None)
-                log.info(
-                    "branch resolved gtrid=%s xid=%s outcome=%s", gtrid, self._name.key(gtrid, broker_id), outcome.value
-                )
+                key = self._name.key(gtrid, broker_id)
+                log.info("branch resolved gtrid=%s xid=%s outcome=%s", gtrid, key, outcome.value)
         return True
 
     def _may_decide(self, gtrid: str, brokers: list[int], *, presumes: bool) -> bool:
@@ -254,7 +257,7 @@ class Resolver:
                 return False
             if is_restored:
                 if self._problems.get(what) != RESTORED:
-                    self.counts = replace(self.counts, hazards=self.counts.hazards + 1)
+                    self.counts += Counts(hazards=1)
                 self._log_problem(what, RESTORED)
                 return False
         return True
@@ -268,12 +271,9 @@ class Resolver:
         for broker_id in row.brokers:
             try:
                 if self._commit(row.gtrid, broker_id):
-                    self.counts = replace(self.counts, resolved_committed=self.counts.resolved_committed + 1)
-                    log.info(
-                        "branch resolved gtrid=%s xid=%s outcome=commit",
-                        row.gtrid,
-                        self._name.key(row.gtrid, broker_id),
-                    )
+                    self.counts += Counts(resolved_committed=1)
+                    key = self._name.key(row.gtrid, broker_id)
+                    log.info("branch resolved gtrid=%s xid=%s outcome=commit", row.gtrid, key)
             except Unreachable as error:
                 is_through = False
                 self._log_problem(f"{row.gtrid} {broker_id}", str(error))
@@ -306,7 +306,7 @@ class Resolver:
         """Log a row that no version of this program wrote, once."""
         if row.gtrid not in self._problems:
             self._problems[row.gtrid] = "unreadable"
-            self.counts = replace(self.counts, hazards=self.counts.hazards + 1)
+            self.counts += Counts(hazards=1)
             log.error("row left alone, its name or its brokers can't be read gtrid=%r", row.gtrid)
 
     def _record_hazard(self, gtrid: str, broker_id: int, error: HeuristicOutcome) -> None:
@@ -323,7 +323,7 @@ class Resolver:
                 self._record_hazard(gtrid, broker_id, error)
             table.mark(gtrid, hazard)
             self._problems[gtrid] = hazard
-            self.counts = replace(self.counts, hazards=self.counts.hazards + 1)
+            self.counts += Counts(hazards=1)
             log.error("row and message may differ gtrid=%s: %s", gtrid, hazard)
 
     def _delete_done(self, table: DecisionTable) -> None:
@@ -334,10 +334,7 @@ class Resolver:
             self._done.clear()  # later passes find their rows
         table.delete(done)
         self._done.clear()
-        self._count_deleted(len(done))
-
-    def _count_deleted(self, rows: int) -> None:
-        self.counts = replace(self.counts, rows_deleted=self.counts.rows_deleted + rows)
+        self.counts += Counts(rows_deleted=len(done))
 
     def _log_problem(self, what: str, problem: str) -> None:
         """Log a problem once, until it changes or ends."""
