@@ -6,6 +6,7 @@ A handle holds its batch and its index there. Everything else is kept once per b
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -16,73 +17,51 @@ from meta_client.protocol.answers import PutPlace
 from meta_client.protocol.messages import HEADER_BYTES
 from zk.tree.nodes import Partition
 
+FlagsAndBodies = tuple[Sequence[int], Sequence[bytes]]
 
+
+def _held() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerBatch:
     """Messages for one partition in order. Filled under the sender's lock; settled once, by the thread that has its
     outcome."""
 
-    __slots__ = (
-        "_base",
-        "_failure",
-        "_first_id",
-        "_lengths",
-        "_outcomes",
-        "_settled",
-        "_starts",
-        "attempts",
-        "bodies",
-        "bytes",
-        "connection",
-        "deadline",
-        "due",
-        "failures",
-        "flags",
-        "is_movable",
-        "is_settled",
-        "number",
-        "on_settled",
-        "partition",
-        "refusal",
-        "sends_singly",
-        "sent_at",
-        "topic",
-    )
-
-    def __init__(
-        self, topic: str, partition: Partition, due: float, deadline: float, *, is_movable: bool = False
-    ) -> None:
-        """*is_movable*: the caller named no partition, so that the batch may move to another one until it is sent."""
-        self.topic = topic
-        self.partition = partition
-        self.is_movable = is_movable
-        self.number = -1  # assigned when it is sealed
-        self.due = due  # monotonic seconds: end of its linger time
-        self.deadline = deadline  # no retry after it; monotonic
-        self.sends_singly = False  # its broker has no `mput`
-        self.refusal: SendFailed | None = None  # the last answer that asked for another attempt
-        self.attempts = 0  # times that the batch, or its next message, may have reached the broker
-        self.failures = 0  # attempts without an outcome
-        self.connection: Transport | None = None  # submitted on this one, without an outcome yet
-        self.sent_at = 0.0  # of the last attempt; monotonic
-        # Headers and checksums are computed later, for the whole batch: every message is appended here.
-        self.bodies: list[bytes] = []
-        self.flags: list[int] = []
-        self.bytes = 0  # of the frames
-        self._lengths: list[int] = []  # once settled
-        self._starts: list[int] | None = None
-        self._outcomes: list[PutPlace | SendFailed] = []  # of the first messages, if sent singly
-        self._first_id = self._base = 0
-        self._failure: SendFailed | None = None  # of all messages without their own outcome
-        self.on_settled: list[Callable[[], object]] = []  # called once it is settled
-        self.is_settled = False
-        # Held until it is settled, the cheapest event there is; then taken for a moment by each thread that waits.
-        self._settled = threading.Lock()
-        self._settled.acquire()
+    topic: str
+    partition: Partition
+    due: float  # monotonic seconds: end of its linger time
+    deadline: float  # no retry after it; monotonic
+    is_movable: bool = False  # the caller named no partition: it may move to another one until it is sent
+    number: int = -1  # assigned when it is sealed
+    sends_singly: bool = False  # its broker has no `mput`
+    refusal: SendFailed | None = None  # the last answer that asked for another attempt
+    attempts: int = 0  # times that the batch, or its next message, may have reached the broker
+    failures: int = 0  # attempts without an outcome
+    connection: Transport | None = None  # submitted on this one, without an outcome yet
+    sent_at: float = 0.0  # of the last attempt; monotonic
+    # Headers and checksums are computed later, for the whole batch: every message is appended here.
+    bodies: list[bytes] = field(default_factory=list)
+    flags: list[int] = field(default_factory=list)
+    bytes: int = 0  # of the frames
+    on_settled: list[Callable[[], object]] = field(default_factory=list)  # called once it is settled
+    is_settled: bool = False
+    _lengths: list[int] = field(default_factory=list)  # once settled
+    _starts: list[int] | None = None
+    _outcomes: list[PutPlace | SendFailed] = field(default_factory=list)  # of the first messages, if sent singly
+    _first_id: int = 0
+    _base: int = 0
+    _failure: SendFailed | None = None  # of all messages without their own outcome
+    # Held until it is settled, the cheapest event there is; then taken for a moment by each thread that waits.
+    _settled: threading.Lock = field(default_factory=_held)
 
     def __len__(self) -> int:
         return len(self.bodies) or len(self._lengths)
 
-    def content(self) -> tuple[Sequence[int], Sequence[bytes]]:
+    def content(self) -> FlagsAndBodies:
         """Return flags and bodies of what is sent next: everything, or if singly the first message without an outcome.
 
         They do not change any more, so that they can be encoded without the sender's lock.

@@ -100,7 +100,7 @@ class Gathering(Generic[H]):
             self._seal(key)
         self._views[view.topic] = view
         due, deadline = now + self._config.linger_s, now + self._config.delivery_timeout_s
-        self._open[key] = ProducerBatch(view.topic, partition, due, deadline, is_movable=wanted is None)
+        self._open[key] = ProducerBatch(view.topic, partition, due, deadline, wanted is None)
 
     def add_first(self, now: float, view: TopicView, wanted: Partition | None, flag: int, body: bytes) -> H:
         """Open a batch with this message. Raises as open_batch."""
