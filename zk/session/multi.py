@@ -43,6 +43,11 @@ def send_transaction(client: Any, operations: NodeTransaction) -> Any:
     return request.commit_async()
 
 
+def bytes_of(operations: NodeTransaction) -> int:
+    """Return how many bytes of paths and data *operations* send."""
+    return sum(len(it.path) + len(it.data if isinstance(it, Create | Write) else b"") for it in operations)
+
+
 def refusal_of(operations: NodeTransaction, results: Sequence[object]) -> TransactionRefused | RefusedNode | None:
     """Return the refusal in kazoo's results, if any: one per operation, all exceptions if one is refused; RefusedNode
     if access rules deny it."""

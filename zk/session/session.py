@@ -27,12 +27,12 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState
 
-from zk.errors import RefusedNode, ZooKeeperError, ZooKeeperUnavailable
+from zk.errors import RefusedNode, ZooKeeperError, ZooKeeperUnavailable, unanswered
 from zk.forks import invalidate_after_fork
 from zk.session.lease import Lease
 from zk.session.lease_keeper import BoundedHandler, LeaseKeeper
 from zk.session.malformed import MalformedNodes
-from zk.session.multi import refusal_of, send_transaction
+from zk.session.multi import bytes_of, refusal_of, send_transaction
 from zk.session.newcomer import close_client, finds_less
 from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity, is_open
 from zk.tree.nodes import Node
@@ -97,7 +97,7 @@ class ZooKeeperSession:
         self._connect_timeout_ms = connect_timeout_ms
         self._enqueue = enqueue
         self._state = SessionState.LOST
-        self._client: Any = None
+        self._started_client: Any = None
         self._keeper: LeaseKeeper  # start() makes it, with the client
         self._is_open = False
         invalidate_after_fork(self)
@@ -109,7 +109,7 @@ class ZooKeeperSession:
         invalidate_after_fork(self, handler.detach)
         try:
             _, chroot = collect_hosts(self.connect)
-            self._client = KazooClient(
+            self._started_client = KazooClient(
                 self.connect,
                 timeout=self.session_timeout_s,
                 handler=handler,
@@ -154,6 +154,12 @@ class ZooKeeperSession:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def _client(self) -> Any:
+        if self._started_client is None:
+            raise ZooKeeperUnavailable(f"the session with ZooKeeper at {self.connect} was never started: start() it")
+        return self._started_client
 
     @property
     def credentials(self) -> SessionCredentials:
@@ -207,7 +213,8 @@ class ZooKeeperSession:
     def create(self, path: str, data: bytes | None = None, *, ephemeral: bool = False) -> bool:
         """Create a node, with missing parents as persistent nodes without data. Returns False if it exists."""
         try:
-            self._wait(self._client.create_async(check_path(path), data, ephemeral=ephemeral), path)
+            sent = self._client.create_async(check_path(path), data, ephemeral=ephemeral)
+            self._wait(sent, path, bytes_sent=len(data or b""))
         except NodeExistsError:
             return False
         except NoNodeError:
@@ -237,11 +244,12 @@ class ZooKeeperSession:
     def write_many(self, data: Mapping[str, bytes]) -> None:
         """Set the data of nodes, pipelined; create those that are missing. If it raises, any subset may be written."""
         missing = self.update_many(data)
+        largest = max(map(len, data.values()), default=0)
         while missing:
             again = []
             for path, result in self._pipelined(missing, lambda path: self._client.create_async(path, data[path])):
                 try:
-                    self._wait(result, path)
+                    self._wait(result, path, bytes_sent=largest)
                 except NodeExistsError:
                     again.append(path)  # another writer made it meanwhile
                 except NoNodeError:
@@ -252,14 +260,16 @@ class ZooKeeperSession:
     def update_many(self, data: Mapping[str, bytes]) -> list[str]:
         """Set the data of existing nodes, pipelined. Returns the paths that do not exist."""
         sent = self._pipelined(data, lambda path: self._client.set_async(path, data[path]))
-        return [path for path, result in sent if self._wait(result, path, NoNodeError) is None]
+        largest = max(map(len, data.values()), default=0)
+        return [path for path, result in sent if self._wait(result, path, NoNodeError, bytes_sent=largest) is None]
 
     def exchange(self, path: str, data: bytes, version: int | None) -> int | None:
         """Compare and set: write a persistent node if it is at *version* (None: if it is missing, with its parents).
         Returns the new version, or None without a change if the version differs."""
         if version is None:
             return 0 if self.create(path, data) else None
-        stat = self._wait(self._client.set_async(check_path(path), data, version), path, NoNodeError, BadVersionError)
+        sent = self._client.set_async(check_path(path), data, version)
+        stat = self._wait(sent, path, NoNodeError, BadVersionError, bytes_sent=len(data))
         return None if stat is None else int(stat.version)
 
     def is_open(self, path: str) -> bool:
@@ -283,13 +293,17 @@ class ZooKeeperSession:
     def transact_each(self, transactions: Sequence[NodeTransaction]) -> list[TransactionRefused | RefusedNode | None]:
         """Do each transaction atomically, pipelined. Returns the refusal or None for each, in order.
 
-        If it raises, any of them may have been done.
+        If it raises, any of them may have been done. An empty one is done without ZooKeeper.
         """
-        outcomes: list[TransactionRefused | RefusedNode | None] = []
-        for start in range(0, len(transactions), PIPELINE_MAX):
-            part = transactions[start : start + PIPELINE_MAX]
-            sent = [(operations, send_transaction(self._client, operations)) for operations in part]
-            outcomes += [refusal_of(operations, self._wait(result, operations[0].path)) for operations, result in sent]
+        outcomes: list[TransactionRefused | RefusedNode | None] = [None] * len(transactions)
+        asked = [number for number, operations in enumerate(transactions) if operations]
+        largest = max((bytes_of(transactions[number]) for number in asked), default=0)
+        for start in range(0, len(asked), PIPELINE_MAX):
+            part = asked[start : start + PIPELINE_MAX]
+            sent = [(number, send_transaction(self._client, transactions[number])) for number in part]
+            for number, result in sent:
+                operations = transactions[number]
+                outcomes[number] = refusal_of(operations, self._wait(result, operations[0].path, bytes_sent=largest))
         return outcomes
 
     def delete(self, path: str, version: int = -1) -> bool:
@@ -302,17 +316,15 @@ class ZooKeeperSession:
         for start in range(0, len(waiting), PIPELINE_MAX):
             yield from [(path, send(check_path(path))) for path in waiting[start : start + PIPELINE_MAX]]
 
-    def _wait(self, result: Any, path: str, *none: type[KazooException]) -> Any:
-        """Wait for a result, turning kazoo's errors into this package's, and those of *none* into None."""
+    def _wait(self, result: Any, path: str, *none: type[KazooException], bytes_sent: int = 0) -> Any:
+        """Wait for a result, turning kazoo's errors into this package's, and those of *none* into None. *bytes_sent*:
+        data in the largest request that was sent together with it."""
         try:
             return result.get(timeout=self.session_timeout_s)
         except none:
             return None
         except _GONE as error:
-            raise ZooKeeperUnavailable(
-                f"ZooKeeper at {self.connect} did not answer for {path} ({type(error).__name__}): "
-                "is it running? the request is safe to repeat"
-            ) from error
+            raise unanswered(self.connect, path, error, bytes_sent) from error
         except (NoNodeError, NodeExistsError):
             raise  # callers make the parents, or take the node for made
         except NoAuthError as error:

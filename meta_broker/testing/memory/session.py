@@ -24,7 +24,7 @@ class MemorySession(ZooKeeperSession):
     def start(self) -> None:
         assert not self._is_open, "already started"
         self._is_open = True
-        self._client = MemoryClient(self._tree)
+        self._started_client = MemoryClient(self._tree)
         self._connect()
 
     def close(self) -> None:

@@ -186,8 +186,15 @@ def test_a_request_of_a_mebibyte_is_cut_off(session: ZooKeeperSession) -> None:
     session_id, large = session.session_id, bytes(1024 * 1024)
     halves: NodeTransaction = (Create("/x", large[::2]), Create("/y", large[::2]))
     for verb in (lambda: session.create("/x", large), lambda: session.transact_each([halves])):
-        with pytest.raises(ZooKeeperUnavailable, match=r"did not answer for /x \(ConnectionLoss\)"):
+        with pytest.raises(
+            ZooKeeperUnavailable, match=r"did not answer for /x \(ConnectionLoss\).*maxbuffer.* 1,048,5"
+        ):
             verb()
+    with pytest.raises(ZooKeeperUnavailable, match=r"jute\.maxbuffer.* 1,048,576$"):
+        session.write_many({"/large": b"small", "/x": large})
+    session.write("/large", bytes(1_040_000))
+    with pytest.raises(ZooKeeperUnavailable, match=r"jute\.maxbuffer.* 1,048,576$"):
+        session.exchange("/large", large, -1)
     assert list(session.read_many(["/x", "/y", "/large"])) == ["/large"]
     assert session.session_id == session_id
 
@@ -228,6 +235,12 @@ def test_a_transaction_does_all_or_nothing(
     assert session.read("/a/new") == Node(b"", session.session_id, 0)
     assert told.names() == ["/a"]
     assert session.transact_many([]) == []
+    assert session.transact_many([(), (last,), (), done]) == [
+        None,
+        TransactionRefused(last, RefusalReason.MISSING),
+        None,
+        TransactionRefused(done[0], RefusalReason.EXISTS),
+    ]
 
 
 # -- watches --------------------------------------------------------------------------------------------------------

@@ -39,6 +39,13 @@ def test_an_absent_zookeeper_is_one_clear_line_in_bounded_time() -> None:
     )
 
 
+def test_a_session_that_was_never_started_says_so() -> None:
+    session = ZooKeeperSession("127.0.0.1:1")
+    for ask in (lambda: session.read("/a"), lambda: session.session_id, lambda: session.create("/a")):
+        with pytest.raises(ZooKeeperUnavailable, match=r"was never started: start\(\) it"):
+            ask()
+
+
 @pytest.mark.parametrize("connect", ["", "host:port", ":1", "h:99999"])
 def test_a_connect_string_is_checked(connect: str) -> None:
     with pytest.raises(ZooKeeperError, match="no ZooKeeper connect string"):
