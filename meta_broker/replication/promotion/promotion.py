@@ -22,7 +22,7 @@ from journal.state.inspection import RecordReader, scanner_from
 from journal.state.journal_state import JournalState
 from journal.state.recovery import Recovered
 from journal.wal.storage import DirectoryStorage
-from journal.wal.watermark_file import SavedWatermark, write_watermark
+from journal.wal.watermark_file import SavedWatermark, read_watermark, write_watermark
 from meta_broker.errors import BrokerError
 from meta_broker.replication.promotion.candidates import Candidate, NoReport
 from meta_broker.replication.promotion.promotion_check import ClusterView, FormerMaster, ReplicaStatus, claimant
@@ -196,7 +196,9 @@ def promote(directory: Path, facts: SlaveFacts, session: ZooKeeperSession | None
     # Until its own slaves have the rest, it may show only what its master acknowledged. Harmless if the promotion
     # fails, or if the directory is opened as a slave again.
     with contextlib.closing(DirectoryStorage.open_for_writing(directory)) as storage:
-        write_watermark(storage, SavedWatermark(Lsn(facts.high_watermark), is_whole=True))
+        saved = read_watermark(storage)  # an earlier promotion's, for which slave.json knew more
+        known = Lsn(facts.high_watermark) if saved is None else max(Lsn(facts.high_watermark), saved.lsn)
+        write_watermark(storage, SavedWatermark(known, is_whole=True))
     with opened_store(directory, PRODUCT_VERSION, epoch=claim) as store:
         SlaveFile(directory).remove()
         epoch = store.state.epoch

@@ -87,7 +87,12 @@ def check_promotion(
     *former*: the former master's directory, if it could be read; it is better evidence than what the slave received.
     """
     facts = status.facts
-    found = [_check_behind(status) if former is None else _check_compared(status, former)]
+    if former is not None:
+        found = [_check_compared(status, former)]
+    elif cluster is not None and _is_promoted(status, cluster.node):
+        found = []  # it need not have heard a master since
+    else:
+        found = [_check_behind(status)]
     if status.active:
         found.append(note(f"{status.active} transactions were active, not prepared: they are rolled back"))
     if cluster is None:
@@ -167,6 +172,11 @@ def _is_mine(facts: SlaveFacts, node: ReplicationNode) -> bool:
     return not node.master and node.claimed_by == claimant(facts)
 
 
+def _is_promoted(status: ReplicaStatus, node: ReplicationNode | None) -> bool:
+    """Return whether an earlier promotion has made this directory the newest, and no master has been heard since."""
+    return node is not None and _is_mine(status.facts, node) and status.facts.epoch < node.epoch == status.epoch
+
+
 def newest_epoch(status: ReplicaStatus, node: ReplicationNode | None) -> int:
     """Return the newest epoch a master may have served."""
     return status.followed if node is None or _is_mine(status.facts, node) else node.epoch
@@ -203,6 +213,8 @@ def _check_in_sync(
     if node.in_sync:
         others = ", ".join(map(str, node.in_sync))
         return risk(f"not in sync, and slave {others} is: promote that one, which has everything")
+    if _is_promoted(status, node):
+        return note("promoted before, and no master has served since: nothing is lost that was not lost then")
     return risk("no slave was in sync when the master went: what it acknowledged alone may not be here")
 
 

@@ -17,6 +17,7 @@ from journal.repair.offline import opened_segments, read_state
 from journal.state.truncation import truncate
 from journal.wal.scan import Scanner
 from journal.wal.storage import DirectoryStorage
+from journal.wal.watermark_file import read_watermark
 from meta_broker.cli.promote import promote_command
 from meta_broker.replication.promotion.promotion import promote, read_cluster, read_replica
 from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
@@ -24,6 +25,7 @@ from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionVerb
 from tests.fixtures.broker import CONFIG, BrokerProcess
 from tests.fixtures.forked import run_metaq
+from tests.fixtures.replicas import ReplicaProcess
 from tests.fixtures.wire import WireClient
 from zk.brokers.journal_position import JournalPosition, read_position, write_position
 from zk.brokers.replication import ReplicationNode, read_replication, write_replication
@@ -318,6 +320,44 @@ def test_a_promotion_that_was_cut_short_is_done_again(
     with read_state(slave) as (state, _):
         assert state.epoch == 3
     assert SlaveFile(slave).read() is None
+
+
+@pytest.mark.parametrize("step", ["_leave_slaves", "audit_offline"])
+def test_a_promoted_directory_that_was_started_as_a_slave_is_promoted_again_without_a_loss(
+    master: BrokerProcess,
+    slave: Path,
+    zookeeper: Chroot,
+    session: ZooKeeperSession,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    in_sync(session, 1)
+    words = [str(slave), "--zk", zookeeper.connect, "--yes", "--no-start"]
+    with monkeypatch.context() as patched:  # killed there; slave.json is gone, and no master serves
+
+        def killed(*arguments: object, **options: object) -> None:
+            raise SystemExit(9)
+
+        module = "meta_broker.cli.promote" if step == "audit_offline" else promote.__module__
+        patched.setattr(f"{module}.{step}", killed)
+        assert CliRunner().invoke(promote_command, words).exit_code == 9
+    as_slave = ReplicaProcess(slave, zookeeper.connect, 1, QUICK)
+    try:
+        as_slave.start()
+        assert as_slave.stop() == 0
+    finally:
+        as_slave.kill()
+    facts = SlaveFile(slave).read()
+    assert facts is not None
+    assert facts.heard_ms == 0, "it has forgotten what its master said"
+    done = metaq(*words)
+    assert "risk" not in done.stdout
+    watermark = read_watermark(DirectoryStorage.open_for_reading(slave))
+    with read_state(master.data) as (state, _):
+        assert watermark == (state.lsn, True), "what its master had acknowledged is shown at once"
+    node = read_replication(session, 0).node
+    assert node is not None
+    assert (node.epoch, node.in_sync) == (3, ())
 
 
 def test_a_directory_of_no_stopped_slave_is_refused(master: BrokerProcess, slave: Path, tmp_path: Path) -> None:
