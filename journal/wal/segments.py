@@ -133,6 +133,7 @@ class Segments:
         self.segment_bytes = segment_bytes
         self._chain = _Chain()  # replaced, never changed
         self._changing = threading.Lock()
+        self.dropping: Lsn | None = None  # base of the segment whose file goes, a moment before itself
         self.preallocator = SegmentPreallocator(storage)  # writer thread, once the journal runs
         self.reserve = Reserve(storage, segment_bytes + segment_bytes // 8 & -4096)
 
@@ -143,8 +144,7 @@ class Segments:
         Raises ForeignJournal if a segment belongs to another broker, CorruptJournal if a header or the chain of
         segments is broken.
         """
-        found = identity or JournalIdentity("?", 0)
-        segments = cls(storage, found, segment_bytes)
+        segments = cls(storage, identity or JournalIdentity("?", 0), segment_bytes)
         try:
             if writable:
                 storage.sync_all()  # before anything depends on it
@@ -213,8 +213,7 @@ class Segments:
         return len(self._chain.bases)
 
     def __iter__(self) -> Iterator[tuple[Lsn, StorageFile]]:
-        bases, files, _ = self._chain
-        return iter(list(zip(bases, files, strict=True)))
+        return iter(list(zip(*self._chain[:2], strict=True)))
 
     @property
     def start(self) -> Lsn:
@@ -336,11 +335,12 @@ class Segments:
         with nullcontext() if archive is None else archive.kept(self.storage, name, file):
             if self._chain.files[index] is not file:
                 raise StorageFailed(f"{self.storage.path}/{name}: replaced while it was archived")
+            self.dropping = base
             self.storage.remove(name)
             with self._changing:
                 bases, files, _ = self._chain
                 left = slice(1, None) if index == 0 else slice(None, -1)
-                self._chain = _Chain.of(bases[left], files[left])
+                self._chain, self.dropping = _Chain.of(bases[left], files[left]), None
             file.close()
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ class Storage(Protocol):
         """Make *name* hold *data*: all of it or, after a crash, its former content. Durable on return."""
 
     def remove(self, name: str) -> None:
-        """Delete the file; durable on return."""
+        """Delete the file, if it is there; durable on return."""
 
     def copy_to(self, name: str, directory: str) -> None:
         """Copy the file to *directory*, or link it there on the same disk; durable on return.
@@ -258,7 +258,8 @@ class DirectoryStorage:
 
     def remove(self, name: str) -> None:
         with translated(self._path / name):
-            os.unlink(self._place(name), dir_fd=self._fd)
+            with suppress(FileNotFoundError):
+                os.unlink(self._place(name), dir_fd=self._fd)
             self._sync_directory()
 
     def copy_to(self, name: str, directory: str) -> None:

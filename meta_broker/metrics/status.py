@@ -68,7 +68,9 @@ class BrokerStatus:
             reasons.append(away if is_registered is None else "it is not registered in ZooKeeper")
         if (master := context.master) is not None and (why := master.why_refusing()):
             reasons.append(f"it refuses writes: {why}")
-        if master is not None and store.space.is_full:
+        if store.space.why_gone:
+            reasons.append(f"it writes nothing any more: {store.space.why_gone}")
+        elif master is not None and store.space.is_full:
             reasons.append("it refuses messages: its disk is full, or has less free than disk_free_bytes_min")
         if context.slave is not None and not context.slave.is_readable:
             reasons.append("its copy is incomplete, or its master has not spoken yet")

@@ -90,8 +90,13 @@ class CheckpointJob:
             self._keep_steps()
         written = self._journal.end - self._source.checkpoint_lsn
         overdue = time.monotonic() >= self._due and written > IDLE_BYTES
-        if isinstance(self._source, JournalTransactionStore) and self._space.tick(loop, worker):
+        if not isinstance(self._source, JournalTransactionStore):
+            self._space.check_segments(loop, worker)
+        elif self._space.tick(loop, worker):
             self._retention.run_soon()
+        if self._space.why_gone:
+            self._refuse_requests(self._space.why_gone)
+            return
         if self._task is not None or time.monotonic() < self._not_before:
             return
         if not self._retention.is_uploading:
@@ -176,6 +181,8 @@ class CheckpointJob:
         checkpoint = snapshot.checkpoint()
         files = await loop.run_in_executor(worker, self._indexes.write, collected)
         checkpoint = await self._retention.choose(loop, worker, checkpoint, collected)
+        if self._space.why_gone:  # the next start would pass over records that are not in the files that are put back
+            raise StorageFailed(self._space.why_gone)
         number = await loop.run_in_executor(worker, self._source.write_checkpoint, checkpoint, collected.marks)
         await loop.run_in_executor(worker, self._indexes.install, collected, files)
         for count, _ in enumerate(self._indexes.filed(collected, files), 1):
@@ -205,9 +212,12 @@ class CheckpointJob:
             if self._reached is not None and not self._reached.done():
                 self._task.cancel()  # if the journal has stopped, the high watermark never passes
             await asyncio.wait([self._task])
-        for answer in self._requests:
-            answer(NoCheckpoint(STOPPING))
-        self._requests = []
+        self._refuse_requests(STOPPING)
+
+    def _refuse_requests(self, reason: str) -> None:
+        requests, self._requests = self._requests, []
+        for answer in requests:
+            answer(NoCheckpoint(reason))
 
 
 def _read_steps(storage: Storage) -> tuple[ClockStep, ...]:

@@ -12,6 +12,7 @@ process. Once that is seen, nothing is written any more.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -45,7 +46,7 @@ class DiskSpace:
         self._segments = journal.segments
         self._reserve = journal.segments.reserve
         self._why = ""
-        self._gone = ""  # reason, once a segment's file is gone: until the restart
+        self.why_gone = ""  # a segment's file is gone, from then on until the restart. Any thread
         self._gives_up = False  # release the reserve with the next check
         self._next_check_at = self._press_at = 0.0
         self._checking: asyncio.Task[None] | None = None
@@ -62,7 +63,7 @@ class DiskSpace:
     @property
     def is_full(self) -> bool:
         """True while new messages are refused. Any thread."""
-        return bool(self._gone or self._why or self._low)
+        return bool(self.why_gone or self._why or self._low)
 
     @property
     def is_out_of_room(self) -> bool:
@@ -75,8 +76,8 @@ class DiskSpace:
         return self._reason_out_of_room() or self._low
 
     def _reason_out_of_room(self) -> str:
-        if self._gone:
-            return self._gone
+        if self.why_gone:
+            return self.why_gone
         preallocator = self._segments.preallocator
         failure = preallocator.failure
         if not self._why and failure is not None and not preallocator.may_retry and is_full(failure):
@@ -86,8 +87,8 @@ class DiskSpace:
     @property
     def why_at_end(self) -> str:
         """Reason nothing at all can be written any more, for clients: the rest is for the next starts."""
-        if self._gone:
-            return self._gone
+        if self.why_gone:
+            return self.why_gone
         if not self._reason_out_of_room() or self._reserve.is_held:
             return ""
         left = self._segments.end - self._journal.end
@@ -108,7 +109,7 @@ class DiskSpace:
 
     def tick(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> bool:
         """Check for room, if that is due. True: retention must run now to make some."""
-        if self._gone:
+        if self.why_gone:
             return False
         now = time.monotonic()
         is_needed = bool(self.why_full)
@@ -119,6 +120,13 @@ class DiskSpace:
             self._press_at = now + PRESS_S
             return True
         return False
+
+    def check_segments(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+        """Look for a slave's segments, if that is due."""
+        now = time.monotonic()
+        if not self.why_gone and self._checking is None and now >= self._next_check_at:
+            self._next_check_at = now + CHECK_S
+            self._checking = loop.create_task(self._check_segments(loop, worker))
 
     async def stop(self) -> None:
         if self._checking is not None:
@@ -140,12 +148,22 @@ class DiskSpace:
         self._segments.preallocator.may_retry = True  # at the next write
         log.warning("disk has room, new messages are taken again")
 
+    async def _check_segments(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+        """Look for them; a directory that can't be listed is left to the writer."""
+        try:
+            with contextlib.suppress(StorageFailed):
+                await self._look_for_segments(loop, worker)
+        finally:
+            self._checking = None
+
     async def _look_for_segments(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
-        """Refuse everything, until the restart, once a segment's file is gone. Raises StorageFailed."""
+        """Write nothing, until the restart, once a segment's file is gone. Raises StorageFailed."""
         storage = self._segments.storage
         # Twice: a listing may pass over a file that is replaced meanwhile.
         if await self._without_file(loop, worker) and (gone := await self._without_file(loop, worker)):
-            self._gone = f"{storage.path}/{gone[0]} was deleted or moved away: nothing was done, see the broker's log"
+            self.why_gone = (
+                f"{storage.path}/{gone[0]} was deleted or moved away: nothing was done, see the broker's log"
+            )
             log.error(
                 "files of the journal are gone, nothing is written any more directory=%s names=%s: what they hold is "
                 "lost when this process ends: move them back, or copy them from /proc/%d/fd, where `ls -l` shows them "
@@ -157,9 +175,8 @@ class DiskSpace:
         """Return the names of segments that the directory does not list. Raises StorageFailed."""
         before = {base for base, _ in self._segments}
         names = set(await loop.run_in_executor(worker, self._segments.storage.names))
-        now = [base for base, _ in self._segments]
-        # Retention deletes the first one's file before the segment itself goes.
-        return [segment_name(base) for base in now[1:] or now if base in before and segment_name(base) not in names]
+        before -= {self._segments.dropping}  # by retention, which may have it dropped by now
+        return [segment_name(base) for base, _ in self._segments if base in before and segment_name(base) not in names]
 
     def _judge(self, free: int) -> None:
         """Begin or end the refusal below the watermark."""

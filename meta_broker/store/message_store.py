@@ -270,8 +270,11 @@ class MessageStore:
     def last_checkpoint(self) -> None:
         """Take the checkpoint of a clean stop: blocks. Nothing may be appended until `close`.
 
-        Skipped if replicas have not acknowledged everything: the indexes do not contain that.
+        Skipped if replicas have not acknowledged everything: the indexes do not contain that; and if files are gone:
+        what was copied of them may end before.
         """
+        if self.space.why_gone:
+            return
         self.journal.wait_flushed(self.journal.end)
         while not self.advance():
             pass

@@ -199,6 +199,10 @@ class ReplicaReceiver:
             self._check_room()
             if self.replica.has_room and self._link is not None:
                 self._link.handle_frames()
+        if self._link is not None and self._store.space.why_gone:
+            self.carry_out(
+                self.replica.leave(self._store.space.why_gone)
+            )  # what it confirms would go with this process
         self.carry_out(self.replica.tick(self._loop.time()))
         self._timer = self._loop.call_later(self.replica.heartbeat_s, self._tick)
 
@@ -224,8 +228,10 @@ class ReplicaReceiver:
 
     async def _dial(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s * random.uniform(0.5, 2))  # noqa: S311 (spreads load, keeps no secret)
-        if (url := await self._find_master(self.facts)) is None:
-            self.carry_out(self.replica.closed("?", "there is no master now"))
+        url = await self._find_master(self.facts)
+        if url is None or self._store.space.why_gone:
+            why = self._store.space.why_gone or "there is no master now"
+            self.carry_out(self.replica.closed(str(url or "?"), why))
             return
         link = self._link = ReplicaLink(self, str(url))
         try:

@@ -1,5 +1,6 @@
 """The one file that calls the operating system, on a real directory."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -15,7 +16,7 @@ from journal.errors import DirectoryInUse, ForeignJournal, StorageFailed
 from journal.records.record import PartitionName
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.open_journal import JournalConfig
-from journal.wal.segments import JournalIdentity, Segments
+from journal.wal.segments import JournalIdentity, Segments, segment_name
 from journal.wal.storage import LOCK_PAUSE_S, DirectoryStorage
 from journal.wal.storage_file import IOV_MAX
 from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
@@ -285,3 +286,16 @@ def test_a_reader_sees_what_a_live_writer_appends(tmp_path: Path) -> None:
     reader.close()
     store.close()
     storage.close()
+
+
+def test_a_segment_whose_file_somebody_has_deleted_is_dropped_all_the_same(tmp_path: Path) -> None:
+    """Or that an attempt deleted whose fsync of the directory failed: each later one failed, too."""
+    with (
+        contextlib.closing(DirectoryStorage.open_for_writing(tmp_path)) as storage,
+        contextlib.closing(Segments.open(storage, IDENTITY, SEGMENT_BYTES, writable=True)) as segments,
+    ):
+        for _ in range(3):
+            segments.roll()
+        (tmp_path / segment_name(0)).unlink()
+        assert segments.drop_before(2 * SEGMENT_BYTES) == 2
+        assert [base for base, _ in segments] == [2 * SEGMENT_BYTES]
