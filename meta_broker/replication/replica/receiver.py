@@ -199,10 +199,8 @@ class ReplicaReceiver:
             self._check_room()
             if self.replica.has_room and self._link is not None:
                 self._link.handle_frames()
-        if self._link is not None and self._store.space.why_gone:
-            self.carry_out(
-                self.replica.leave(self._store.space.why_gone)
-            )  # what it confirms would go with this process
+        if self._link is not None and (why := self._store.space.why_gone):
+            self.carry_out(self.replica.leave(why))  # what it confirms would go with this process
         self.carry_out(self.replica.tick(self._loop.time()))
         self._timer = self._loop.call_later(self.replica.heartbeat_s, self._tick)
 
