@@ -312,8 +312,7 @@ class Producer:
         self, view: TopicView, payload: bytes, attribute: str | None, partition: Partition | str | None
     ) -> Outgoing:
         wanted = self.partition_for(view, payload, attribute, partition)
-        compression = None if self._compression is None else self._compression_for(view)
-        flag, body = encode_message(view.topic, payload, attribute, compression)
+        flag, body = encode_message(view.topic, payload, attribute, self._compression_for(view))
         return Outgoing(view, flag, body, wanted, self._choice)
 
     def partition_for(
@@ -324,12 +323,8 @@ class Producer:
             return parse_partition(partition)
         if self._partitioner is None:
             return None
-        return choose(self._partitioner, view, payload, attribute, self._broker_id())
-
-    def _broker_id(self) -> int | None:
-        """Return the broker that the open transaction is bound to, if any."""
         bound = self._xa.current or self._current()
-        return None if bound is None else bound.broker_id
+        return choose(self._partitioner, view, payload, attribute, None if bound is None else bound.broker_id)
 
     def _send_behind(self, message: Outgoing, wanted: Partition, deadline: Deadline) -> SendResult:
         """Send by way of send_async, which has messages for *wanted* that this one must not overtake."""
