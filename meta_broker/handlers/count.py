@@ -32,9 +32,9 @@ class CountHandler:
         self._reading = reading
 
     def handle(self, count: Count, peer: Peer) -> None:
-        self._reading.answer(count, peer, functools.partial(self._look_up, count, {}))
+        self._reading.answer(count, peer, functools.partial(self._look_up, {}))
 
-    def _look_up(self, count: Count, below: dict[StoredExtent, int]) -> bytes:
+    def _look_up(self, below: dict[StoredExtent, int], count: Count) -> bytes:
         """Look up the answer; *below*: messages of fronts of runs, as an earlier look-up had them counted. Raises as
         MessageReader.index_at, IndexDamaged, IndexCold, ArchiveCold, StorageFailed."""
         name = PartitionName(count.topic, count.partition)

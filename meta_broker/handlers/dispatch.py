@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
 from typing import Any, Final, get_args
 
@@ -16,7 +17,7 @@ from meta_broker.handlers.count import CountHandler
 from meta_broker.handlers.fetch import FetchHandler
 from meta_broker.handlers.find import FindHandler
 from meta_broker.handlers.gate import Gate
-from meta_broker.handlers.get import GetHandler
+from meta_broker.handlers.get import LookUps
 from meta_broker.handlers.message_reader import MessageReader
 from meta_broker.handlers.put import PutHandler
 from meta_broker.handlers.slave_writes import SlaveWrites
@@ -106,13 +107,13 @@ class Dispatcher:
 
     def _table(self) -> dict[type[Handled], Handler]:
         context = self.context
-        get = GetHandler(context, self._reading)
+        look_ups = LookUps(context, self._reading)
         handlers: dict[type[Handled], Handler] = {
-            Get: get.handle,
+            Get: partial(self._reading.answer, look_up=look_ups.get),
             Fetch: self._fetch.handle,
             WaitingFetch: self._fetch.complete,
-            OffsetQuery: get.handle_offset,
-            Offsets: get.handle_offsets,
+            OffsetQuery: partial(self._reading.answer, look_up=look_ups.offset),
+            Offsets: partial(self._reading.answer, look_up=look_ups.offsets),
             Find: self._find.handle,
             Count: CountHandler(context, self._reading).handle,
             ResetGroup: _reset,

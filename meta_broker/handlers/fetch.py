@@ -6,7 +6,6 @@ nothing more, however many of its fetches have been woken.
 """
 
 import asyncio
-import functools
 from collections.abc import Iterable
 
 from journal.records.record import PartitionName
@@ -51,14 +50,11 @@ class FetchHandler:
                 missed(self._context, fetch)
                 peer.send(encode_result(Status.UNAVAILABLE, reason.encode(), fetch.opaque))
                 return
-        self._reply(fetch, peer)
+        self._reading.answer(fetch, peer, self._look_up)
 
     def complete(self, waiting: WaitingFetch, peer: Peer) -> None:
         """Answer a fetch whose wait is over with what there is."""
-        self._reply(waiting.fetch, peer)
-
-    def _reply(self, fetch: Fetch, peer: Peer) -> None:
-        self._reading.answer(fetch, peer, functools.partial(self._look_up, fetch))
+        self._reading.answer(waiting.fetch, peer, self._look_up)
 
     def _look_up(self, fetch: Fetch) -> ReadAnswer:
         """Return the answer at this moment, and count it: it is looked up again if this raises IndexCold or

@@ -1,9 +1,7 @@
 """get, offset and offsets: read a partition from an offset, or look up offsets (spec 1.5.4, 1.5.5, 4.9)."""
 
-import functools
-
 from journal.records.record import PartitionName
-from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.context import Context
 from meta_broker.handlers.message_reader import MessageReader, ReadAnswer
 from meta_broker.handlers.realtime import Statistic
 from meta_broker.store.partition_index import PartitionIndex
@@ -13,26 +11,17 @@ from meta_client.protocol.requests import OFFSET_END, Count, Fetch, Find, Get, O
 from meta_client.protocol.status import Status
 
 
-class GetHandler:
-    """Answers gets and offset queries. Only acknowledged messages are visible.
+class LookUps:
+    """Answers to gets and offset queries, as a MessageReader sends them. Only acknowledged messages are visible.
 
-    A look-up counts its request at its end: it is repeated if it raises IndexCold or ArchiveCold.
+    Each counts its request at its end: it is repeated if it raises IndexCold or ArchiveCold.
     """
 
     def __init__(self, context: Context, reading: MessageReader) -> None:
         self._context = context
         self._reading = reading
 
-    def handle(self, get: Get, peer: Peer) -> None:
-        self._reading.answer(get, peer, functools.partial(self._look_up, get))
-
-    def handle_offset(self, query: OffsetQuery, peer: Peer) -> None:
-        self._reading.answer(query, peer, functools.partial(self._look_up_offset, query))
-
-    def handle_offsets(self, query: Offsets, peer: Peer) -> None:
-        self._reading.answer(query, peer, functools.partial(self._look_up_offsets, query))
-
-    def _look_up(self, get: Get) -> ReadAnswer:
+    def get(self, get: Get) -> ReadAnswer:
         context = self._context
         name = PartitionName(get.topic, get.partition)
         index = visible_index(context, name)
@@ -54,7 +43,7 @@ class GetHandler:
         context.count(Statistic.GET, get.topic)
         return answer
 
-    def _look_up_offset(self, query: OffsetQuery) -> ReadAnswer:
+    def offset(self, query: OffsetQuery) -> ReadAnswer:
         name = PartitionName(query.topic, query.partition)
         index = visible_index(self._context, name)
         if index is None:
@@ -67,7 +56,7 @@ class GetHandler:
         self._count(query)
         return answer
 
-    def _look_up_offsets(self, query: Offsets) -> ReadAnswer:
+    def offsets(self, query: Offsets) -> ReadAnswer:
         name = PartitionName(query.topic, query.partition)
         index = visible_index(self._context, name)
         if index is not None:

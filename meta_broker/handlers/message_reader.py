@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -59,7 +60,7 @@ class ToFilter(msgspec.Struct, frozen=True):
 
 
 ReadAnswer = bytes | Messages | ToFilter
-LookUp = Callable[[], ReadAnswer]
+LookUp = Callable[[Any], ReadAnswer]  # of a request
 
 
 class MessageReader:
@@ -131,7 +132,7 @@ class MessageReader:
         """Answer *request* with what *look_up* returns; while that raises IndexCold or ArchiveCold, load what it lacks
         and repeat it."""
         try:
-            found = look_up()
+            found = look_up(request)
         except IndexDamaged as error:
             peer.send(index_damaged(self._context, error, request.opaque))
             return
@@ -167,7 +168,7 @@ class MessageReader:
         times = self._context.times
         try:
             if found is None:
-                found = await self._when_loaded(look_up)
+                found = await self._when_loaded(partial(look_up, request))
             if not self._send(request, peer, look_up, found):
                 assert isinstance(found, Messages)
                 data = await self._cold_reader.read(found.read)
