@@ -133,11 +133,8 @@ class MessageReader:
         and repeat it."""
         try:
             found = look_up(request)
-        except IndexDamaged as error:
-            peer.send(index_damaged(self._context, error, request.opaque))
-            return
-        except StorageFailed as error:
-            peer.send(self._unavailable(request, error))
+        except (IndexDamaged, StorageFailed) as error:
+            peer.send(self._refusal(request, error, is_found=False))
             return
         except (IndexCold, ArchiveCold):
             found = None
@@ -174,20 +171,20 @@ class MessageReader:
                 data = await self._cold_reader.read(found.read)
                 self._context.traffic.sent(request.topic, found.count, len(data))
                 peer.send_buffers([found.line, data], len(found.line) + len(data))
-        except IndexDamaged as error:
-            peer.send(index_damaged(self._context, error, request.opaque))
-        except StorageFailed as error:
-            if found is None:
-                peer.send(self._unavailable(request, error))
-            else:
-                assert isinstance(request, Get | Fetch)
-                peer.send(unreadable(self._context, request, error))
+        except (IndexDamaged, StorageFailed) as error:
+            peer.send(self._refusal(request, error, is_found=found is not None))
         times.observe(times.of(request), began)
         del self._by_peer[peer]
         peer.resume()
 
-    def _unavailable(self, request: IndexRequest, error: StorageFailed) -> bytes:
-        """Return the reply to a request that can't be looked up now: the archive is away, or descriptors ran out."""
+    def _refusal(self, request: IndexRequest, error: IndexDamaged | StorageFailed, *, is_found: bool) -> bytes:
+        """Return the reply to a request whose messages can't be read, once they are found; or can't be looked up now:
+        the archive is away, or descriptors ran out."""
+        if isinstance(error, IndexDamaged):
+            return index_damaged(self._context, error, request.opaque)
+        if is_found:
+            assert isinstance(request, Get | Fetch)
+            return unreadable(self._context, request, error)
         if isinstance(error, ObjectDamaged | ObjectMissing):
             self._context.counters.gets_unreadable += 1
             return encode_result(Status.INTERNAL_ERROR, str(error).encode(), request.opaque)
@@ -204,24 +201,18 @@ class MessageReader:
             if not index.start <= request.offset < index.end:  # deleted before its turn
                 self.answer(request, peer, look_up)
                 return
+            slices: list[JournalSlice] | None = None
             # Read only now: a waiting request holds no bytes.
             try:
-                try:
-                    found_places = await self._when_loaded(places)
-                except StorageFailed as error:
-                    peer.send(self._unavailable(request, error))
-                    return
-                chunk = await self._read(found_places)
+                slices = await self._when_loaded(places)
+                chunk = await self._read(slices)
                 if not chunk:
                     peer.send(await self._when_loaded(lambda: _in_gap(index, request)))
                     return
                 verdicts = await process.judge(request.group, chunk)
                 answer = choose_reply(verdicts, len(chunk))
-            except IndexDamaged as error:
-                peer.send(index_damaged(self._context, error, request.opaque))
-                return
-            except StorageFailed as error:
-                peer.send(unreadable(self._context, request, error))
+            except (IndexDamaged, StorageFailed) as error:
+                peer.send(self._refusal(request, error, is_found=slices is not None))
                 return
             except FilterFailed as error:
                 text = f"group {request.group} of topic {request.topic}: {error}"
