@@ -11,7 +11,6 @@ from meta_broker.access.needs import OPEN
 from meta_broker.filters.runner import Filters
 from meta_broker.handlers.audited import AUDITED, audited, tell
 from meta_broker.handlers.branch import BranchHandler
-from meta_broker.handlers.checkpoint import CheckpointHandler
 from meta_broker.handlers.context import Context, Peer, WaitingFetch, yield_after
 from meta_broker.handlers.count import CountHandler
 from meta_broker.handlers.fetch import FetchHandler
@@ -20,14 +19,15 @@ from meta_broker.handlers.gate import Gate
 from meta_broker.handlers.get import LookUps
 from meta_broker.handlers.message_reader import MessageReader
 from meta_broker.handlers.put import PutHandler
-from meta_broker.handlers.slave_writes import SlaveWrites
 from meta_broker.handlers.stats import StatsHandler
 from meta_broker.handlers.topic import TopicHandler
 from meta_broker.handlers.traced import TRACED, WriteTraces
 from meta_broker.handlers.transaction import TransactionHandler
-from meta_broker.handlers.writes import WriteReplies, WriteRequest
+from meta_broker.handlers.writes import WriteReplies, WriteRequest, refuse_on_slave
 from meta_broker.replication.replica.receiver import ReplicaReceiver
+from meta_broker.store.checkpoint_job import NoCheckpoint
 from meta_broker.store.key_indexer import KeyIndexer
+from meta_client.protocol.answers import CheckpointTaken, format_checkpoint_taken
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
     Authenticate,
@@ -117,7 +117,7 @@ class Dispatcher:
             Find: self._find.handle,
             Count: CountHandler(context, self._reading).handle,
             ResetGroup: _reset,
-            TakeCheckpoint: CheckpointHandler(context).handle,
+            TakeCheckpoint: self._take_checkpoint,
             Stats: _one_a_turn(StatsHandler(context).handle),
             Version: self._version,
             Quit: self._quit,
@@ -127,7 +127,7 @@ class Dispatcher:
         }
         if (slave := context.slave) is not None:
             handlers |= {read: _when_readable(handlers[read], slave) for read in _READS}
-            handlers |= dict.fromkeys(get_args(WriteRequest), SlaveWrites(context, slave).handle)
+            handlers |= dict.fromkeys(get_args(WriteRequest), partial(refuse_on_slave, context, slave))
         else:
             replies = self._replies = WriteReplies(context)
             put = PutHandler(context, replies).handle
@@ -211,6 +211,21 @@ class Dispatcher:
             self.gate.authenticate(request, peer)
         else:
             peer.send(encode_result(Status.BAD_REQUEST, b"this broker has no logins: send none", request.opaque))
+
+    def _take_checkpoint(self, request: TakeCheckpoint, peer: Peer) -> None:
+        """Answer once the checkpoint is durable. Waiting requests are bounded by each connection's requests in
+        flight."""
+        durations, began = self._times.of(request), self._times.defer()
+
+        def answer(taken: CheckpointTaken | NoCheckpoint) -> None:
+            self._times.observe(durations, began)
+            if isinstance(taken, CheckpointTaken):
+                peer.send(encode_result(Status.SUCCESS, format_checkpoint_taken(taken), request.opaque))
+            else:
+                status = Status.UNAVAILABLE if self.context.is_stopping else Status.INTERNAL_ERROR
+                peer.send(encode_result(status, taken.reason.encode(), request.opaque))
+
+        self.context.store.checkpoints.request(answer)
 
     def _version(self, request: Version, peer: Peer) -> None:
         peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))

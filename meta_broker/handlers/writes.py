@@ -1,4 +1,4 @@
-"""Writes, which only a master serves, and the replies to them: at the high watermark, or as too late in mode sync."""
+"""Writes, and the replies to them: at the high watermark, or as too late in mode sync; a slave's name its master."""
 
 import time
 from collections import deque
@@ -13,6 +13,7 @@ from journal.records.states import XaCode
 from journal.state.live_branch import AppendResult
 from journal.wal.histogram import Histogram
 from meta_broker.handlers.context import Context, Peer
+from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_client.protocol.answers import NOT_REPLICATED, NOTHING_DONE
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
@@ -160,3 +161,21 @@ def _failed(request: WriteRequest, reason: str, offset: int | None = None) -> by
         case _:
             text = reason
     return encode_result(Status.INTERNAL_ERROR, text.encode(), request.opaque)
+
+
+def refuse_on_slave(context: Context, slave: ReplicaReceiver, request: WriteRequest, peer: Peer) -> None:
+    """Refuse a write that reached a slave."""
+    where = f"its master is {slave.master}" if slave.master else "it has not heard from its master yet"
+    text = f"this is slave {slave.slave_id} of broker {context.config.broker_id}, which takes no writes: {where}"
+    match request:
+        case TransactionCommand(verb=TransactionVerb.END):
+            peer.end_in_flight()
+        case TransactionCommand():
+            # As any broker that cannot serve a branch: the client then looks for the master.
+            failure = format_xa_failure(XaCode.XAER_RMFAIL, text)
+            peer.send(encode_result(Status.INTERNAL_ERROR, failure.encode(), request.opaque))
+        case _:
+            if isinstance(request, Put | MultiPut):
+                context.counters.puts += 1
+                context.counters.puts_failed += 1
+            peer.send(encode_result(Status.UNAVAILABLE, text.encode(), request.opaque))
