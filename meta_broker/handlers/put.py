@@ -36,17 +36,9 @@ _partition_name = lru_cache(maxsize=4096)(PartitionName)
 class PutRejected(Exception):
     """The put is invalid; the text is the answer's detail."""
 
-
-class DiskFull(PutRejected):
-    """There is no room for new messages."""
-
-
-class ClosedPartition(PutRejected):
-    """An operator closed the partition."""
-
-
-class NotCompressible(PutRejected):
-    """A message uses a codec that its topic does not allow, or an unknown one."""
+    def __init__(self, text: str, status: Status = Status.INTERNAL_ERROR) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class MessageFrames(msgspec.Struct, frozen=True):
@@ -167,9 +159,10 @@ class PutHandler:
         """Check the target and return the topic's settings; announce the topic's first put. Raises PutRejected."""
         topic, partition, context = put.topic, put.partition, self._context
         if why := context.store.space.why_full:
-            raise DiskFull(why)
+            raise PutRejected(why, Status.UNAVAILABLE)
         if context.topics.is_closed(topic, partition):
-            raise ClosedPartition(f"partition[{context.config.broker_id}-{partition}] has been closed")
+            text = f"partition[{context.config.broker_id}-{partition}] has been closed"
+            raise PutRejected(text, Status.FORBIDDEN)
         if (section := context.topics.find(topic)) is None:
             raise PutRejected(f"The server do not accept topic {topic}")
         if not 0 <= partition < section.partitions:
@@ -181,14 +174,7 @@ class PutHandler:
 
 
 def _status(error: Exception) -> Status:
-    match error:
-        case ClosedPartition():
-            return Status.FORBIDDEN
-        case DiskFull():
-            return Status.UNAVAILABLE
-        case NotCompressible():
-            return Status.BAD_REQUEST
-    return Status.INTERNAL_ERROR
+    return error.status if isinstance(error, PutRejected) else Status.INTERNAL_ERROR
 
 
 def frames_of(
@@ -224,14 +210,15 @@ def _check_put(put: Put, message_bytes_max: int, compression: Sequence[str]) -> 
     try:
         number = check_compressed(put.flag, put.body, message_bytes_max)
     except ValueError as error:
-        raise NotCompressible(f"not a compressed message: {error}") from error
+        raise PutRejected(f"not a compressed message: {error}", Status.BAD_REQUEST) from error
     _check_allowed(put.topic, {number}, compression)
 
 
 def _check_allowed(topic: str, codecs: set[int], compression: Sequence[str]) -> None:
     for codec in map(Codec, sorted(codecs)):
         if codec.label not in compression:
-            raise NotCompressible(
+            text = (
                 f"topic {topic} does not allow {codec.label}: send uncompressed messages, or allow it with "
                 f"`metaq topics alter {topic} --compression {codec.label}`"
             )
+            raise PutRejected(text, Status.BAD_REQUEST)
