@@ -24,16 +24,15 @@ from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
 from meta_broker.replication.promotion.promotion import in_doubt, read_cluster
 from meta_broker.replication.promotion.promotion_check import CheckFinding
-from meta_broker.restoring.restoration import Restored, claim_restored, leave_in_sync, require_empty, restore
+from meta_broker.restoring.restoration import Restored, leave_in_sync, require_empty, restore
 from meta_broker.restoring.restore_check import ArchiveEnd, RestoreFacts, beyond_end, check_restore
 from meta_broker.restoring.skipped_offsets import bytes_to_skip, ends_after
-from meta_broker.version import PRODUCT_VERSION
 from meta_client.cli.output import confirm
 from meta_client.logs.audit import audit_offline
 from meta_client.operations.progress import Progress
 from meta_client.operations.text import printable
 from zk.brokers.journal_position import JournalPosition, read_position
-from zk.brokers.replication import VersionedReplication, next_epoch
+from zk.brokers.replication import VersionedReplication, claim_epoch, next_epoch
 from zk.groups.listing import list_groups
 from zk.session.session import ZooKeeperSession
 
@@ -135,10 +134,12 @@ def restore_command(
             configured = _configured(config)
 
             def claim(epoch: int) -> int:
-                return epoch + 1 if session is None else claim_restored(session, manifest, found, epoch)
+                if session is None:
+                    return epoch + 1
+                return claim_epoch(session, manifest.broker_id, found, epoch, f"a back-up of {manifest.source}")
 
             restored = restore(
-                *(source, manifest, directory, PRODUCT_VERSION, claim),
+                *(source, manifest, directory, claim),
                 functools.partial(ends_after, configured=configured, stored=highest, skip=skip),
                 lambda done: progress.at(done >> 20),
             )

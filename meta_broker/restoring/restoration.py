@@ -15,7 +15,7 @@ import msgspec
 from journal.backup.copy_back import begin_restore, copy_back
 from journal.backup.manifest import Manifest
 from journal.errors import DirectoryIsBackup
-from journal.records.header import Lsn, Offset
+from journal.records.header import Offset
 from journal.records.ledger import RESTORED_BY, Disagreement, LedgerEntry
 from journal.records.record import DroppedRecords, PartitionEnd, PartitionName
 from journal.state.copy_marks import UNFINISHED_RESTORE
@@ -30,18 +30,20 @@ from journal.wal.watermark_file import SavedWatermark, write_watermark
 from meta_broker.store.checkpoint_taking import checkpoint_opened
 from meta_broker.store.indexes import Indexes
 from meta_broker.store.topics import used_partitions
+from meta_broker.version import PRODUCT_VERSION
 from meta_client.operations.text import time_text
-from zk.brokers.replication import VersionedReplication, claim_epoch, read_replication, write_replication
+from zk.brokers.replication import read_replication, write_replication
 from zk.session.session import ZooKeeperSession
 
 ENDS_PER_RECORD: Final = 100  # a topic takes 255 bytes at most: far below the smallest segment
+
+EndsOf = Callable[[Mapping[PartitionName, int]], Mapping[PartitionName, Offset]]
 
 
 class Restored(NamedTuple):
     """Result of a restoration. *unrecorded*: branches in doubt for which the ledger had no room."""
 
     epoch: int
-    end: Lsn
     in_doubt: int
     unrecorded: int
 
@@ -61,9 +63,8 @@ def restore(
     backup: DirectoryStorage,
     manifest: Manifest,
     directory: Path,
-    version: str,
     claim: Callable[[int], int],
-    ends_of: Callable[[Mapping[PartitionName, int]], Mapping[PartitionName, Offset]],
+    ends_of: EndsOf,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Restored:
     """Restore *backup* into *directory*; durable on return.
@@ -72,51 +73,35 @@ def restore(
     where partitions go on, given their ends. Raises DirectoryIsBackup, DirectoryInUse, InvalidContent, CorruptJournal,
     InvalidRecord, StorageFailed, and what *claim* and *ends_of* raise: then repeat it.
     """
+
+    def epoch(recovered: Recovered) -> int:
+        if recovered.end != manifest.end:
+            raise DirectoryIsBackup(f"the copy ends at LSN {recovered.end}, and its manifest says {manifest.end}")
+        return claim(recovered.state.epoch)
+
     require_empty(directory)
     with contextlib.closing(DirectoryStorage.open_for_writing(directory)) as storage:
         begin_restore(storage, manifest)
         copy_back(backup, manifest, storage, on_progress)
-        restored = _open(storage, directory, manifest, version, claim, ends_of)
+        indexes = Indexes(directory / "index")
+        journal = JournalConfig(segment_bytes=_segment_bytes(storage))
+        store = JournalTransactionStore.open(
+            storage, manifest.identity, journal, version=PRODUCT_VERSION, sink=indexes, epoch=epoch
+        )
+        with contextlib.closing(store):
+            unrecorded = _note_in_doubt(store, manifest)
+            _skip_offsets(store, indexes, ends_of)
+            store.journal.wait_flushed(store.journal.end)
+            checkpoint_opened(store, indexes)
         # All of it counts as acknowledged: nobody has more.
-        write_watermark(storage, SavedWatermark(restored.end, is_whole=True))
+        write_watermark(storage, SavedWatermark(store.journal.end, is_whole=True))
         storage.remove(UNFINISHED_RESTORE)
-    return restored
-
-
-def _open(
-    storage: DirectoryStorage,
-    directory: Path,
-    manifest: Manifest,
-    version: str,
-    claim: Callable[[int], int],
-    ends_of: Callable[[Mapping[PartitionName, int]], Mapping[PartitionName, Offset]],
-) -> Restored:
-    indexes = Indexes(directory / "index")
-    store = JournalTransactionStore.open(
-        storage,
-        manifest.identity,
-        JournalConfig(segment_bytes=_segment_bytes(storage)),
-        version=version,
-        sink=indexes,
-        epoch=lambda recovered: claim(_epoch_of(recovered, manifest)),
-    )
-    with contextlib.closing(store):
-        unrecorded = _note_in_doubt(store, manifest)
-        _skip_offsets(store, indexes, ends_of)
-        store.journal.wait_flushed(store.journal.end)
-        checkpoint_opened(store, indexes)
-    return Restored(store.journal.epoch, store.journal.end, len(store.transactions), unrecorded)
+    return Restored(store.journal.epoch, len(store.transactions), unrecorded)
 
 
 def _segment_bytes(storage: DirectoryStorage) -> int:
     with contextlib.closing(Segments.open(storage, None, JournalConfig().segment_bytes, writable=False)) as segments:
         return segments.locate(segments.end - 1)[1].size
-
-
-def _epoch_of(recovered: Recovered, manifest: Manifest) -> int:
-    if recovered.end != manifest.end:
-        raise DirectoryIsBackup(f"the copy ends at LSN {recovered.end}, and its manifest says {manifest.end}")
-    return recovered.state.epoch
 
 
 def _note_in_doubt(store: JournalTransactionStore, manifest: Manifest) -> int:
@@ -132,11 +117,7 @@ def _note_in_doubt(store: JournalTransactionStore, manifest: Manifest) -> int:
     return unrecorded
 
 
-def _skip_offsets(
-    store: JournalTransactionStore,
-    indexes: Indexes,
-    ends_of: Callable[[Mapping[PartitionName, int]], Mapping[PartitionName, Offset]],
-) -> None:
+def _skip_offsets(store: JournalTransactionStore, indexes: Indexes, ends_of: EndsOf) -> None:
     """Move every partition's end on, by the record with which a start after a repair does that."""
     state, journal = store.state, store.journal
     # A branch in doubt may have been committed since, in partitions that have no messages in the back-up.
@@ -147,13 +128,6 @@ def _skip_offsets(
         record = DroppedRecords(tuple(moved[at : at + ENDS_PER_RECORD]))
         for update in apply(state, journal.append(record, max(wall_clock_ms(), state.time_ms)), record):
             indexes.publish(update)
-
-
-def claim_restored(
-    session: ZooKeeperSession, manifest: Manifest, found: VersionedReplication, journal_epoch: int
-) -> int:
-    """Claim the next epoch, above that of ZooKeeper's node *found*. Raises EpochTaken, ZooKeeperUnavailable."""
-    return claim_epoch(session, manifest.broker_id, found, journal_epoch, f"a back-up of {manifest.source}")
 
 
 def leave_in_sync(session: ZooKeeperSession, broker_id: int, epoch: int) -> None:
