@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from journal.records.header import Lsn
 from journal.replica.follower import JournalFollower
 from journal.state.wall_clock import wall_clock_ms
-from journal.wal.open_journal import JournalConfig
-from journal.wal.segments import JournalIdentity
 from journal.wal.storage import Storage
 from meta_broker.app.broker import Role, RoleChange, Start, closing, tune_garbage_collector
 from meta_broker.cluster.membership import Membership
@@ -147,8 +145,8 @@ def _open_copy(
 ) -> JournalFollower:
     return JournalFollower.open(
         storage,
-        JournalIdentity(config.broker.cluster, config.broker_id),
-        JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
+        config.identity,
+        config.journal,
         sink=indexes,
         on_progress=wake,
         publish_below=Lsn(facts.high_watermark),

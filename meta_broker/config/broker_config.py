@@ -9,6 +9,8 @@ from typing import Literal
 import msgspec
 
 from journal.wal.flush_mode import SYNC, FlushMode
+from journal.wal.open_journal import JournalConfig
+from journal.wal.segments import JournalIdentity
 from meta_broker.access.quota import UNLIMITED, Quota
 from meta_broker.access.rules import Principals
 from meta_broker.config.access_section import AccessSection
@@ -64,6 +66,14 @@ class BrokerConfig:
     rules: Principals | None = None  # of `access.file`; None: everybody may do everything
     path: Path | None = None  # of the configuration file, which a reload reads again
     source: bytes = b""  # the file's bytes, as `stats config` shows them
+
+    @property
+    def identity(self) -> JournalIdentity:
+        return JournalIdentity(self.broker.cluster, self.broker_id)
+
+    @property
+    def journal(self) -> JournalConfig:
+        return JournalConfig(segment_bytes=self.broker.segment_bytes, flush=self.flush)
 
     @property
     def url_host(self) -> str:

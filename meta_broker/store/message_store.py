@@ -23,8 +23,7 @@ from journal.state.recovery import Recovered
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.high_watermark import LSN_MAX, YIELD, HighWatermark, WatermarkAction, Yield
 from journal.wal.inline_commit import LoopHooks
-from journal.wal.open_journal import JournalConfig, OpenJournal
-from journal.wal.segments import JournalIdentity
+from journal.wal.open_journal import OpenJournal
 from journal.wal.storage import DirectoryStorage, Storage
 from journal.wal.watermark_file import SavedWatermark, read_watermark, remove_watermark
 from meta_broker.config.broker_config import BrokerConfig
@@ -121,8 +120,8 @@ class MessageStore:
             known = read_watermark(storage) or known
             return JournalTransactionStore.open(
                 storage,
-                JournalIdentity(config.broker.cluster, config.broker_id),
-                JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
+                config.identity,
+                config.journal,
                 version=version,
                 sink=indexes,
                 on_progress=on_progress,

@@ -8,9 +8,7 @@ from concurrent.futures import Executor
 
 from journal.errors import StorageFailed
 from journal.replica.follower import JournalFollower
-from journal.wal.open_journal import JournalConfig
 from journal.wal.reserve import is_full
-from journal.wal.segments import JournalIdentity
 from journal.wal.storage import Storage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.store.clock import Clock
@@ -43,9 +41,4 @@ async def open_or_free_space(
 
 def _open_unchanged(config: BrokerConfig, storage: Storage, indexes: Indexes) -> JournalFollower:
     """Open the journal as a copy, which appends nothing."""
-    return JournalFollower.open(
-        storage,
-        JournalIdentity(config.broker.cluster, config.broker_id),
-        JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
-        sink=indexes,
-    )
+    return JournalFollower.open(storage, config.identity, config.journal, sink=indexes)

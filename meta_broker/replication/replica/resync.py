@@ -14,8 +14,7 @@ from journal.state.initial_sync import begin_initial_sync, initial_sync_names
 from journal.state.saved_tail import DivergentTail
 from journal.state.truncation import clear, truncate
 from journal.state.wall_clock import wall_clock_ms
-from journal.wal.open_journal import JournalConfig
-from journal.wal.segments import JournalIdentity, segment_base
+from journal.wal.segments import segment_base
 from journal.wal.storage import DirectoryStorage
 from journal.wal.storage_file import translated
 from journal.wal.watermark_file import SavedWatermark, read_watermark, write_watermark
@@ -35,12 +34,11 @@ def resync(config: BrokerConfig, what: Resync) -> None:
     Interrupted by a crash, it is repeated, or finished by the next start. Raises ConfigError if an operator has to
     decide, ForeignStream, StorageFailed.
     """
-    identity = JournalIdentity(config.broker.cluster, config.broker_id)
     with contextlib.closing(DirectoryStorage.open_for_writing(config.data)) as storage:
         if what.checkpoint is None:
-            _truncate(config, storage, identity, what)
+            _truncate(config, storage, what)
         else:
-            _start_over(config, storage, identity, what, what.checkpoint)
+            _start_over(config, storage, what, what.checkpoint)
 
 
 def restore_tail(config: BrokerConfig, lost: LostTail) -> None:
@@ -50,18 +48,16 @@ def restore_tail(config: BrokerConfig, lost: LostTail) -> None:
     tail. A crash in between leaves less, which is fetched again. Raises BrokerError if an operator has to decide,
     ForeignStream, StorageFailed.
     """
-    identity = JournalIdentity(config.broker.cluster, config.broker_id)
     with contextlib.closing(DirectoryStorage.open_for_writing(config.data)) as storage:
         try:
-            saved = truncate(storage, identity, lost.divergence_lsn, wall_clock_ms())
+            saved = truncate(storage, config.identity, lost.divergence_lsn, wall_clock_ms())
         except TruncationTooDeep as error:
             raise BrokerError(
                 f"slave {lost.slave_id}, which was in sync, has what this master lost, from LSN {lost.divergence_lsn} "
                 f"on, and {error}: make that slave the master with `metaq promote`, and this one will follow it"
             ) from error
         _drop_derived(config, "keys")
-        journal = JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush)
-        with contextlib.closing(JournalFollower.open(storage, identity, journal)) as follower:
+        with contextlib.closing(JournalFollower.open(storage, config.identity, config.journal)) as follower:
             for lsn, data in lost.pieces.read():
                 if (skipped := max(follower.received_lsn - lsn, 0)) < len(data):
                     follower.receive(lsn + skipped, memoryview(data)[skipped:])
@@ -91,23 +87,21 @@ def why_async_is_unsafe(config: BrokerConfig, node: ReplicationNode | None) -> s
     )
 
 
-def _truncate(config: BrokerConfig, storage: DirectoryStorage, identity: JournalIdentity, what: Resync) -> None:
+def _truncate(config: BrokerConfig, storage: DirectoryStorage, what: Resync) -> None:
     try:
-        saved = truncate(storage, identity, what.lsn, wall_clock_ms())
+        saved = truncate(storage, config.identity, what.lsn, wall_clock_ms())
         _drop_derived(config, "keys")  # these offsets are assigned again; index files are checked against checkpoints
         log.warning(
             "tail truncated from=%d saved=%s: %s; see `metaq journal truncations`", what.lsn, _name(saved), what.reason
         )
     except TruncationTooDeep as error:
         # Everything below it is the master's too: only what follows is worth saving.
-        saved = clear(storage, identity, what.lsn, wall_clock_ms())
+        saved = clear(storage, config.identity, what.lsn, wall_clock_ms())
         _drop_derived(config, "index", "keys", ARCHIVED)
         log.warning("full resync, tail truncated from=%d saved=%s: %s", what.lsn, _name(saved), error)
 
 
-def _start_over(
-    config: BrokerConfig, storage: DirectoryStorage, identity: JournalIdentity, what: Resync, checkpoint: bytes
-) -> None:
+def _start_over(config: BrokerConfig, storage: DirectoryStorage, what: Resync, checkpoint: bytes) -> None:
     is_unfinished = any(initial_sync_names(storage))
     if is_unfinished or any(segment_base(name) is not None for name in storage.names()):
         if not is_unfinished and not config.slave.full_resync:  # an unfinished initial sync loses nothing
@@ -115,7 +109,7 @@ def _start_over(
                 f"{config.data} holds records that are of no use to a slave of this master: {what.reason}; to give "
                 f"them up, empty the directory, or set full_resync = true in [slave]"
             )
-        clear(storage, identity, None, wall_clock_ms())
+        clear(storage, config.identity, None, wall_clock_ms())
         _drop_derived(config, "index", "keys", ARCHIVED)
     if checkpoint:
         begin_initial_sync(storage, what.lsn, checkpoint)
