@@ -18,12 +18,13 @@ from meta_broker.app.service_manager import STOPPING, notify
 from meta_broker.app.watchdog import LoopWatchdog
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.registration_task import RegistrationTask
-from meta_broker.cluster.topic_announcer import TopicAnnouncer, reload
+from meta_broker.cluster.topic_announcer import TopicAnnouncer, TopicRegistry, reload
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.exposure import exposure_warnings
 from meta_broker.daemon_call import in_daemon_thread
 from meta_broker.handlers.context import Context
 from meta_broker.handlers.dispatch import Dispatcher
+from meta_broker.handlers.message_ids import MessageIds
 from meta_broker.metrics.admin_token import AdminToken
 from meta_broker.metrics.status import BrokerStatus, OpenBroker
 from meta_broker.net.server import TICK_S, Server
@@ -31,6 +32,8 @@ from meta_broker.net.tls_listener import PortTls
 from meta_broker.replication.lost_tail import LostTail
 from meta_broker.replication.replica.effects import Resync
 from meta_broker.store.message_store import MessageStore
+from meta_broker.store.topics import Topics
+from meta_broker.version import version_answer
 from zk.tree.broker_url import BrokerUrl
 
 log = logging.getLogger(__name__)
@@ -275,6 +278,32 @@ class Broker:
         if self._membership is not None:
             self._membership.config_changed(fresh.checksum)
         log.info("reloaded file=%s topics=%d changed=%s", fresh.path, len(fresh.topics), ",".join(changed) or "none")
+
+
+def new_context(
+    config: BrokerConfig,
+    store: MessageStore,
+    ids: MessageIds,
+    registry: TopicRegistry | None,
+    url: BrokerUrl,
+    *,
+    decides: bool = True,
+) -> tuple[Context, TopicAnnouncer]:
+    """Return what handlers share, over a recovered *store*, without replication; and its announcer, which takes
+    *registry* and *decides*."""
+    ids.begin_after(store.source.state.time_ms)
+    topics = Topics(config.topics, store.source.state.topics)
+    announcer = TopicAnnouncer(topics, store, registry, decides=decides)
+    context = Context(
+        config=config,
+        store=store,
+        topics=topics,
+        ids=ids,
+        listener=announcer,
+        url=str(url),
+        version=version_answer(has_logins=config.rules is not None),
+    )
+    return context, announcer
 
 
 @contextlib.asynccontextmanager

@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterator
 from journal.errors import StorageFailed
 from journal.records.epoch_history import WriterEpoch
 from journal.state.recovery import Recovered
-from meta_broker.app.broker import Role, RoleChange, Start, closing, tune_garbage_collector
+from meta_broker.app.broker import Role, RoleChange, Start, closing, new_context, tune_garbage_collector
 from meta_broker.app.in_doubt_at_stop import log_in_doubt
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.position_report import PositionReport
 from meta_broker.cluster.registration_plan import some
 from meta_broker.cluster.registration_task import RegistrationTask
-from meta_broker.cluster.topic_announcer import TopicAnnouncer, TopicRegistry
+from meta_broker.cluster.topic_announcer import TopicAnnouncer
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import BrokerError, ConfigError
-from meta_broker.handlers.branch_timeouts import Timeouts
-from meta_broker.handlers.context import Context, ReadReplica
+from meta_broker.handlers.context import ReadReplica
 from meta_broker.handlers.dispatch import Dispatcher
 from meta_broker.handlers.message_ids import MessageIds
 from meta_broker.replication.fencing import epoch_for
@@ -32,12 +31,10 @@ from meta_broker.store.clock import Clock
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.relocation_job import RelocationJob
 from meta_broker.store.start_on_full_disk import open_or_free_space
-from meta_broker.store.topics import Topics
-from meta_broker.version import PRODUCT_VERSION, version_answer
+from meta_broker.version import PRODUCT_VERSION
 from zk.brokers.journal_position import JournalPosition
 from zk.brokers.replication import ReplicationNode
 from zk.errors import MalformedNode, ZooKeeperUnavailable
-from zk.tree.broker_url import BrokerUrl
 from zk.tree.paths import BrokerKey, BrokerNode, Paths
 
 log = logging.getLogger(__name__)
@@ -108,7 +105,7 @@ class MasterRole(Role):
             store.watermark.is_whole = False  # a slave in sync has what is missing
         await stack.enter_async_context(closing(store))
         tune_garbage_collector()
-        context, self._announcer = master_context(config, store, ids, membership, start.url)
+        context, self._announcer = new_context(config, store, ids, membership, start.url)
         self._relocation = RelocationJob(
             store.transactions, store.high_watermark, config.broker.relocate_after_segments
         )
@@ -176,26 +173,6 @@ class MasterRole(Role):
         finally:
             change.pieces.close()
         self._dropped |= change.dropped
-
-
-def master_context(
-    config: BrokerConfig, store: MessageStore, ids: MessageIds, registry: TopicRegistry | None, url: BrokerUrl
-) -> tuple[Context, TopicAnnouncer]:
-    """Return what a master's handlers share, over its recovered *store*, without replication; and its announcer."""
-    ids.begin_after(store.transactions.state.time_ms)
-    topics = Topics(config.topics, store.transactions.state.topics)
-    announcer = TopicAnnouncer(topics, store, registry)
-    context = Context(
-        config=config,
-        store=store,
-        topics=topics,
-        ids=ids,
-        timeouts=Timeouts(),
-        listener=announcer,
-        url=str(url),
-        version=version_answer(has_logins=config.rules is not None),
-    )
-    return context, announcer
 
 
 @contextlib.contextmanager

@@ -8,20 +8,18 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from journal.records.header import Lsn
 from journal.replica.follower import JournalFollower
 from journal.state.wall_clock import wall_clock_ms
 from journal.wal.storage import Storage
-from meta_broker.app.broker import Role, RoleChange, Start, closing, tune_garbage_collector
+from meta_broker.app.broker import Role, RoleChange, Start, closing, new_context, tune_garbage_collector
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.registration_task import NotRegistered, RegistrationTask
 from meta_broker.cluster.topic_announcer import TopicAnnouncer
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import ConfigError
-from meta_broker.handlers.branch_timeouts import Timeouts
-from meta_broker.handlers.context import Context
 from meta_broker.handlers.dispatch import Dispatcher
 from meta_broker.handlers.message_ids import MessageIds
 from meta_broker.replication.fencing import Superseded
@@ -32,8 +30,6 @@ from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
 from meta_broker.store.clock import Clock
 from meta_broker.store.indexes import Indexes
 from meta_broker.store.message_store import MessageStore
-from meta_broker.store.topics import Topics
-from meta_broker.version import version_answer
 from zk.brokers.registration import BrokerIdTaken
 from zk.errors import ZooKeeperError
 from zk.tree.broker_url import BrokerUrl
@@ -67,25 +63,19 @@ class SlaveRole(Role):
         stack.enter_context(_last_checkpoint(store, follower))
         tune_garbage_collector()
         await asyncio.to_thread(self._file.write, facts)  # from now on a slave's directory
-        topics = Topics(config.topics, follower.state.topics)
         serves = membership is not None and config.slave_registers
-        announcer = self._announcer = TopicAnnouncer(topics, store, membership if serves else None, decides=False)
-        replica = self._replica = ReplicaReceiver(
+        ids, registry = MessageIds(config.broker_id, wall_clock_ms), membership if serves else None
+        context, self._announcer = new_context(config, store, ids, registry, start.url, decides=False)
+        context.slave = self._replica = ReplicaReceiver(
             *(facts, self._file, store, follower, functools.partial(_find_master, config, membership)),
-            *(functools.partial(_announce_topics, topics, announcer), server.wake, start.end, wall_clock_ms),
+            *(
+                self._announcer.announce,
+                server.wake,
+                start.end,
+                wall_clock_ms,
+            ),
             serves=serves,
             security=config.security,
-        )
-        context = Context(
-            config=config,
-            store=store,
-            topics=topics,
-            ids=MessageIds(config.broker_id, wall_clock_ms),
-            timeouts=Timeouts(),
-            listener=announcer,
-            url=str(start.url),
-            version=version_answer(has_logins=config.rules is not None),
-            slave=replica,
         )
         return Dispatcher(context)
 
@@ -165,19 +155,6 @@ async def _find_master(config: BrokerConfig, membership: Membership | None, fact
     except ZooKeeperError as error:
         log.warning("master not looked up, following the last one master=%s error=%s", facts.master, error)
         return BrokerUrl.parse(facts.master) if facts.master else None
-
-
-def _announce_topics(topics: Topics, announcer: TopicAnnouncer, used: Sequence[str], decided: Sequence[str]) -> None:
-    """Announce topics that got their first message here, or were decided about."""
-    topics.used.update(used)
-    if decided:
-        topics.changed()
-    for topic in used:
-        if topics.find(topic) is not None:
-            announcer.topic_used(topic)
-    # Stored partitions of topics without a section are looked up together: there may be thousands.
-    if changed := {*decided, *(topic for topic in used if topics.find(topic) is None)}:
-        announcer.topics_changed(changed)
 
 
 @contextlib.contextmanager

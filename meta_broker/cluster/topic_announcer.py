@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
@@ -75,6 +75,18 @@ class TopicAnnouncer:
                 self._topics.used.discard(topic)
             if self._registry is not None:
                 self._registry.topic_changed(topic, registration)
+
+    def announce(self, used: Sequence[str], decided: Sequence[str]) -> None:
+        """Announce topics that got their first message in a copy, or were decided about."""
+        topics = self._topics
+        topics.used.update(used)
+        if decided:
+            topics.changed()
+        for topic in used:
+            self.topic_used(topic)
+        # Stored partitions of topics without a section are looked up together: there may be thousands.
+        if changed := {*decided, *(topic for topic in used if topics.find(topic) is None)}:
+            self.topics_changed(changed)
 
     def follow_file(self, file: Mapping[str, TopicConfig]) -> list[str]:
         """Apply the configuration file's topics; return those whose registration changes.

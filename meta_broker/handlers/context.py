@@ -165,7 +165,6 @@ class Context:
     store: MessageStore
     topics: Topics
     ids: MessageIds
-    timeouts: Timeouts
     listener: TopicListener
     url: str  # meta://host:port, as error texts name this broker
     version: str  # the answer to `version`
@@ -173,6 +172,7 @@ class Context:
     is_stopping: bool = False  # no branch begins any more
     slave: ReplicaReceiver | None = None  # None: this is a master
     replicas: Callable[[], Sequence[ReadReplica]] = tuple  # a master's readable slaves, by slave id
+    timeouts: Timeouts = field(default_factory=Timeouts)
     counters: Counters = field(default_factory=Counters)
     loop_delay: LoopDelay = field(default_factory=LoopDelay)
     times: RequestTimes = field(default_factory=RequestTimes)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
-from meta_broker.app.master import master_context
+from meta_broker.app.broker import new_context
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.config.loading import check_broker_id, check_topics
@@ -99,7 +99,7 @@ class MemoryBroker:
             stack.push_async_callback(server.close)
             session = MemorySession(self._tree)
             self._registration = BrokerRegistration(session, self._name, self.url)
-            context, announcer = master_context(self._config, store, ids, self, self.url)
+            context, announcer = new_context(self._config, store, ids, self, self.url)
             context.clock = self._clock.steady_s
             await server.listen(Dispatcher(context))
             session.start()
