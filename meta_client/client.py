@@ -17,6 +17,7 @@ from meta_client.metadata.topology import Directory, Topology
 from meta_client.net.connections import Connections
 from meta_client.net.security import Credentials, Security
 from meta_client.net.tls import TlsConfig
+from meta_client.producer.interfaces import Shared
 from meta_client.producer.outgoing import Compression
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import Partitioner
@@ -149,16 +150,16 @@ class Client:
             else:
                 self._session = make_session(self._on_session_event)
                 self.topology = self._watched = Topology(self._session, default_topic)
-            self._allowed = AllowedCodecs(self.connections)
-            self._sends = SingleSends(self.topology, self.connections)
-            self._sender = Sender(self.topology, self.connections, batching)
+            sender = Sender(self.topology, connections, batching)
+            sends = SingleSends(self.topology, connections)
+            self._shared = Shared(self.topology, connections, sender, sends, AllowedCodecs(connections))
             if self._session is not None:
                 opened.enter_context(self._session)
             opened.callback(self.connections.close)
             opened.callback(self.consumer_connections.close)
             self.topology.start()
             opened.callback(self.topology.close)
-            opened.callback(self._sender.close)
+            opened.callback(sender.close)
             self._opened = opened.pop_all()
 
     @property
@@ -195,9 +196,7 @@ class Client:
         """
         self._check_open()
         wanted = compression_of(compression, compression_bytes_min)
-        return Producer(
-            self.topology, self.connections, qualifier, self._sender, wanted, self._allowed, self._sends, partitioner
-        )
+        return Producer(self._shared, qualifier, wanted, partitioner)
 
     def transaction(
         self, connection: Any, *, wait: bool | float = False, connect: Callable[[], Any] | None = None

@@ -12,7 +12,7 @@ from meta_client.aio.consumer import Consumer
 from meta_client.aio.net.connections import Connections
 from meta_client.aio.net.topology import Topology
 from meta_client.aio.net.workers import LoopEvent, Tasks
-from meta_client.aio.producer.producer import Producer
+from meta_client.aio.producer.producer import Gatherer, Producer
 from meta_client.aio.producer.sender import Sender
 from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, CONFIG, MakeSession, compression_of, with_consumer
 from meta_client.consumer.browsing import browse
@@ -25,6 +25,7 @@ from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.net.connections import Connections as ThreadedConnections
 from meta_client.net.security import PLAIN, Credentials, Security
 from meta_client.net.tls import TlsConfig
+from meta_client.producer.interfaces import Shared
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import Partitioner
 from meta_client.producer.single_sends import SingleSends
@@ -108,9 +109,7 @@ class Client:
         self._transactions: Transactions | None = None  # made with the first
         self._resolving = ThreadedConnections.secured(security)  # of its threads
         invalidate_after_fork(self)
-        self._allowed = AllowedCodecs(self.connections)
-        self._sends = SingleSends(self.topology, self.connections, lambda seconds: wait(asyncio.sleep(seconds)))
-        self._sender: Sender | None = None  # once it is open
+        self._sending: tuple[Shared, Sender] | None = None  # once it is open
         self._opened: contextlib.AsyncExitStack | None = None
         self._is_entered = False
         self._consumers: tuple[ConsumerRules, ...] = ()  # swapped whole: kazoo's thread walks it
@@ -127,7 +126,10 @@ class Client:
             opened.push_async_callback(self.connections.close)
             opened.push_async_callback(self.consumer_connections.close)
             opened.push_async_callback(in_thread, self._resolving.close)
-            self._sender = sender = Sender(self.topology, self.connections, self._batching)
+            sender = Sender(self.topology, self.connections, self._batching)
+            sends = SingleSends(self.topology, self.connections, lambda seconds: wait(asyncio.sleep(seconds)))
+            allowed = AllowedCodecs(self.connections)
+            self._sending = Shared(self.topology, self.connections, Gatherer(sender), sends, allowed), sender
             opened.push_async_callback(sender.close)
             self._opened = opened.pop_all()
         return self
@@ -148,11 +150,9 @@ class Client:
         Raises ClientClosed outside of `async with`, LocalProtocolError for a codec that is unknown or not installed.
         """
         self._check_open()
-        assert self._sender is not None
+        assert self._sending is not None
         wanted = compression_of(compression, compression_bytes_min)
-        return Producer(
-            self.topology, self.connections, qualifier, self._sender, wanted, self._allowed, self._sends, partitioner
-        )
+        return Producer(*self._sending, qualifier, wanted, partitioner)
 
     def transaction(
         self, connection: Any, *, wait: bool | float = False, connect: Callable[[], Awaitable[Any]] | None = None

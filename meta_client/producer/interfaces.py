@@ -1,11 +1,16 @@
-"""Interfaces of a producer's collaborators: what sends in batches, and a transaction that it joins."""
+"""A producer's collaborators: what the producers of a client share, and a transaction that one joins."""
 
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from meta_client.metadata.allowed_codecs import AllowedCodecs
+from meta_client.metadata.topology import Directory
 from meta_client.net.deadline import Deadline
+from meta_client.net.transport import Transports
 from meta_client.producer.message_run import MessageRun, RunPart
 from meta_client.producer.outgoing import Outgoing
 from meta_client.producer.results import Handle, SendResult
+from meta_client.producer.single_sends import SingleSends
 from zk.tree.nodes import Partition
 
 Made = TypeVar("Made", covariant=True)
@@ -41,6 +46,17 @@ class Gatherer(Protocol):
     def has_pending(self, topic: str, partition: Partition) -> bool: ...
 
     def push(self, topic: str, partition: Partition) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the producers of one client share."""
+
+    topology: Directory
+    connections: Transports
+    sender: Gatherer
+    sends: SingleSends
+    allowed: AllowedCodecs
 
 
 class Adds(Protocol):

@@ -5,12 +5,10 @@ from collections.abc import Collection, Iterable
 
 from journal.records.xid import LocalKey, Xid
 from meta_client.errors import ClientXaError, Destination, ReplyTimeout, SendUnknown, TransactionMisuse
-from meta_client.metadata.allowed_codecs import AllowedCodecs
-from meta_client.metadata.topology import Directory, TopicView
+from meta_client.metadata.topology import TopicView
 from meta_client.net.deadline import Deadline, time_limit
 from meta_client.net.identity import default_qualifier, new_session_id
-from meta_client.net.transport import Transports
-from meta_client.producer.interfaces import Adds, Enlists, Gatherer
+from meta_client.producer.interfaces import Adds, Enlists, Shared
 from meta_client.producer.local_transaction import LocalTransaction
 from meta_client.producer.many_handle import JoinedHandle, SendManyHandle
 from meta_client.producer.many_sends import add_run, send_run
@@ -26,7 +24,6 @@ from meta_client.producer.outgoing import (
 )
 from meta_client.producer.partitioners import Partitioner, choose
 from meta_client.producer.results import Handle, SendResult
-from meta_client.producer.single_sends import SingleSends
 from meta_client.producer.transaction_owner import TransactionOwner
 from meta_client.producer.xa import XaBranches
 from meta_client.producer.xa_branch import ProducerBranch
@@ -49,33 +46,21 @@ class Producer:
     """
 
     def __init__(
-        self,
-        topology: Directory,
-        connections: Transports,
-        qualifier: str | None,
-        sender: Gatherer,
-        compression: Compression | None,
-        allowed: AllowedCodecs,
-        sends: SingleSends,
-        partitioner: Partitioner | None,
+        self, shared: Shared, qualifier: str | None, compression: Compression | None, partitioner: Partitioner | None
     ) -> None:
         self.qualifier = qualifier or default_qualifier()
-        self._parts = topology, connections, self.qualifier, sender, compression, allowed, sends, partitioner
         self.session_id = new_session_id()
-        self._topology = topology
+        self._shared = shared
         invalidate_after_fork(self)
-        self._connections = connections
-        self._sender = sender
+        self._sender = sender = shared.sender
         self._quick_add = sender.quick_add if compression is None and partitioner is None else None
         self._compression = compression
-        self._allowed = allowed
-        self._sends = sends
         self._partitioner = partitioner
         self._choice = RoundRobin()
         self._numbers = itertools.count(1)  # of local transactions
         self._transaction: LocalTransaction | None = None
         self._owner = TransactionOwner()  # of the last transaction
-        self._xa = XaBranches(XaVerbs(topology, connections, self.qualifier, self.session_id))
+        self._xa = XaBranches(XaVerbs(shared.topology, shared.connections, self.qualifier, self.session_id))
         self._within: Enlists | None = None
 
     def send(
@@ -118,7 +103,7 @@ class Producer:
             return transaction.put(message, deadline)
         if message.wanted is not None and self._sender.has_pending(topic, message.wanted):
             return self._send_behind(message, message.wanted, deadline)
-        return self._sends.send(message, deadline)
+        return self._shared.sends.send(message, deadline)
 
     def send_async(
         self,
@@ -218,7 +203,7 @@ class Producer:
         if (branch := self._xa.current) is not None:
             raise TransactionMisuse(f"branch {branch.xid} is {branch}: finish it before a local transaction")
         key = LocalKey(self.session_id, next(self._numbers))
-        self._transaction = LocalTransaction(key, seconds, self._connections)
+        self._transaction = LocalTransaction(key, seconds, self._shared.connections)
         self._owner = TransactionOwner()
         return self._transaction
 
@@ -296,7 +281,7 @@ class Producer:
 
     def twin(self) -> "Producer":
         """Return another producer of the same client and qualifier, with no transaction open."""
-        return Producer(*self._parts)
+        return Producer(self._shared, self.qualifier, self._compression, self._partitioner)
 
     @property
     def is_in_transaction(self) -> bool:
@@ -343,7 +328,7 @@ class Producer:
 
     def _compression_for(self, view: TopicView) -> Compression | None:
         compression = self._compression
-        return compression if compression is not None and self._allowed.allows(view, compression.codec) else None
+        return compression if compression is not None and self._shared.allowed.allows(view, compression.codec) else None
 
     def _view(self, topic: str, timeout_s: float) -> TopicView:
-        return view_of(self._topology, topic, timeout_s)
+        return view_of(self._shared.topology, topic, timeout_s)

@@ -8,11 +8,9 @@ from typing import Any, Self
 
 from journal.records.xid import LocalKey, Xid
 from meta_client.aio.bridge.bridge import run, wait
-from meta_client.aio.net.connections import Connections
-from meta_client.aio.net.topology import Topology
 from meta_client.aio.producer.sender import Sender, SendHandle, until_all_settled
-from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.producer.branch_batch import BranchHandle as ThreadedBranchHandle
+from meta_client.producer.interfaces import Shared
 from meta_client.producer.local_transaction import LocalTransaction as Rules
 from meta_client.producer.many_handle import FailedMessages, JoinedHandle
 from meta_client.producer.many_handle import SendManyHandle as ThreadedManyHandle
@@ -22,7 +20,6 @@ from meta_client.producer.partitioners import Partitioner
 from meta_client.producer.producer import SEND_TIMEOUT_S
 from meta_client.producer.producer import Producer as ProducerRules
 from meta_client.producer.results import SendResult
-from meta_client.producer.single_sends import SingleSends
 from meta_client.producer.xa_branch import ProducerBranch
 from meta_client.producer.xa_verbs import Listing
 from meta_client.protocol.answers import BranchStatus
@@ -47,7 +44,7 @@ class _Handle:
         return wait(self.handle.result(timeout_s))
 
 
-class _Gatherer:
+class Gatherer:
     """The sender, with a synchronous interface inside `run`."""
 
     def __init__(self, sender: Sender) -> None:
@@ -163,21 +160,18 @@ class Producer:
 
     def __init__(
         self,
-        topology: Topology,
-        connections: Connections,
-        qualifier: str | None,
+        shared: Shared,
         sender: Sender,
+        qualifier: str | None,
         compression: Compression | None,
-        allowed: AllowedCodecs,
-        sends: SingleSends,
         partitioner: Partitioner | None,
     ) -> None:
+        """*shared* has a Gatherer over *sender*."""
         self._sender = sender
         self._is_plain = compression is None and partitioner is None
         self._quick_add = sender.quick_add
         invalidate_after_fork(self)
-        gatherer = _Gatherer(sender)
-        self.rules = ProducerRules(topology, connections, qualifier, gatherer, compression, allowed, sends, partitioner)
+        self.rules = ProducerRules(shared, qualifier, compression, partitioner)
         self.qualifier = self.rules.qualifier
 
     async def send(

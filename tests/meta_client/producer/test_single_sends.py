@@ -247,7 +247,7 @@ def test_no_attempt_begins_that_could_only_end_as_unknown(
     broker = start_broker(0, {"orders": 1}, to_batches(lambda request: refused(request, LATER)))
     monkeypatch.setattr("meta_client.net.deadline.Deadline.remaining_s", lambda deadline: 60 if not slept else left_s)
     slept: list[float] = []
-    monkeypatch.setattr(client._sends, "_sleep", slept.append)
+    monkeypatch.setattr(client._shared.sends, "_sleep", slept.append)
     with pytest.raises(NoBroker, match=r"not sent within 60 s and 2 attempts"):
         client.producer().send("orders", b"x", timeout_s=60)
     assert len(batches(broker)) == 2
