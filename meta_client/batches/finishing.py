@@ -16,7 +16,7 @@ from meta_client.batches.decision import BatchDecision, BatchOutcome, Decisions,
 from meta_client.batches.names import QUALIFIER, BatchName, BranchName
 from meta_client.coordinator.errors import BranchUnknown, Unreachable
 from meta_client.coordinator.phase_two import commit_once
-from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.producer.xa_verbs import RemoteBranch, XaVerbs
 from meta_client.protocol.errors import MetaError
 from meta_client.transactions.brokers import BrokerBranch
 from zk.errors import ZooKeeperError
@@ -96,7 +96,7 @@ class BatchFinisher:
                     self._trying(f"branch {key}"),
                     suppress(BranchUnknown),
                 ):  # of which its driver has just thought, too
-                    BrokerBranch(self._verbs, key, broker_id).rollback()
+                    BrokerBranch(RemoteBranch(self._verbs, key, broker_id)).rollback()
                     log.info("attempt rolled back that was not decided for xid=%s", key)
 
     @contextmanager
@@ -116,4 +116,4 @@ def commit_branch(verbs: XaVerbs, name: BatchName, branch: BranchName) -> None:
     """Commit a branch that its batch's decision names, unless it is committed already. Raises Unreachable,
     HeuristicOutcome."""
     key = branch.key(name)
-    commit_once(BrokerBranch(verbs, key, branch.broker_id), key.xid, "", is_repeated=True)
+    commit_once(BrokerBranch(RemoteBranch(verbs, key, branch.broker_id)), key.xid, "", is_repeated=True)

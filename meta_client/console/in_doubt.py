@@ -21,6 +21,7 @@ from meta_client.doctor.verdicts import Owner
 from meta_client.metadata.topology import Directory, TopicView
 from meta_client.operations.branch_text import age_s, since_ms
 from meta_client.operations.branches import OnlineBranches
+from meta_client.producer.xa_verbs import RemoteBranch
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.protocol.errors import RemoteProtocolError, XaError
@@ -200,7 +201,8 @@ def branch_facts(client: Client, broker_id: int, key: XaKey) -> BranchFacts:
     except XaError as error:
         if error.code != XaCode.XAER_NOTA:
             raise
-        return BranchFacts(broker_id, key, None, verbs_for(client, key.qualifier).status(key.xid, broker_id), finding)
+        status = RemoteBranch(verbs_for(client, key.qualifier), key, broker_id).status()
+        return BranchFacts(broker_id, key, None, status, finding)
     if (why := unreadable_report(report)) is not None:
         raise RemoteProtocolError(f"broker {broker_id} tells of a branch what this version does not read: {why}")
     return BranchFacts(broker_id, key, report, BranchStatus(report["state"]), finding)

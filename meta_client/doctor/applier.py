@@ -18,7 +18,7 @@ from meta_client.coordinator.phase_two import commit_once
 from meta_client.doctor.cases import Case, Side
 from meta_client.doctor.decisions import AS_DECIDED
 from meta_client.doctor.verdicts import CERTAIN, Age, Owner, OwnerAnswer, Verdict
-from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.producer.xa_verbs import RemoteBranch, XaVerbs
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.requests import BranchVerb
 from meta_client.transactions.brokers import BrokerBranch, Brokers
@@ -77,7 +77,8 @@ def record_finding(case: Case, side: Side, who: str, why: str, verbs: Callable[[
     said += [f"{one.place}: {one.answer.said.value}" for one in case.sides]
     verb = BranchVerb.MIXED if side.verdict is Verdict.MIXED else BranchVerb.HAZARD
     try:
-        is_kept = verbs(key.qualifier).record_finding(verb, key, broker_id, who, why, "; ".join(said))
+        at = RemoteBranch(verbs(key.qualifier), key, broker_id)
+        is_kept = at.record_finding(verb, who, why, "; ".join(said))
     except XaError as error:
         return Applied(side, f"not on the ledger of {side.place}: {error}", is_over=False)
     what = f"on the ledger of {side.place}" if is_kept else f"{side.place} keeps no ledger"
@@ -111,7 +112,7 @@ def _carry_out(case: Case, side: Side, outcome: OwnerAnswer, verbs: Callable[[st
     if side.at is None:
         return _commit_prepared(case, side)
     broker_id, key = side.at
-    one = BrokerBranch(verbs(key.qualifier), key, broker_id)
+    one = BrokerBranch(RemoteBranch(verbs(key.qualifier), key, broker_id))
     try:
         return _end_at_broker(case, side, outcome, one, verbs(key.qualifier))
     except (HeuristicOutcome, Unreachable):

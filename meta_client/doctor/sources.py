@@ -36,7 +36,7 @@ from meta_client.doctor.evidence import (
 from meta_client.doctor.verdicts import BranchAnswer, Owner
 from meta_client.errors import ClientXaError
 from meta_client.operations.branches import OnlineBranches
-from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.producer.xa_verbs import RemoteBranch, XaVerbs
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.protocol.errors import MetaError, XaError
@@ -292,7 +292,7 @@ def _ask_again(
             asked[at] = Answer(BranchAnswer.SILENT, why)
             continue
         try:
-            status = verbs(key.qualifier).status(key.xid, broker_id)
+            status = RemoteBranch(verbs(key.qualifier), key, broker_id).status()
         except XaError as error:
             if isinstance(error, ClientXaError):  # not the broker's answer: do not wait for it again
                 failures[broker_id] = str(error)

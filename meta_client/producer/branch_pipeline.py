@@ -9,7 +9,6 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 
-from journal.records.xid import XaKey
 from meta_client.errors import (
     BranchRefused,
     ClientXaError,
@@ -26,7 +25,7 @@ from meta_client.net.transport import Transport
 from meta_client.producer.branch_batch import BranchBatch, BranchHandle
 from meta_client.producer.outgoing import Outgoing
 from meta_client.producer.results import SendResult
-from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, XaVerbs
+from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, RemoteBranch
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.requests import Request, TransactionVerb
@@ -42,16 +41,12 @@ _Unsent = tuple[Request, Callable[[PendingReply, Transport], None]]  # with the 
 class BranchPipeline:
     """Requests of one branch to its broker. The producer's thread alone."""
 
-    def __init__(
-        self, verbs: XaVerbs, key: XaKey, broker_id: int, timeout_seconds: int | None, *, is_ordered: bool
-    ) -> None:
+    def __init__(self, branch: RemoteBranch, timeout_seconds: int | None, *, is_ordered: bool) -> None:
         """BEGIN is sent with the first other request. *is_ordered*: the broker keeps the order of requests."""
         self.is_ordered = is_ordered
         self.failure: SendFailed | None = None  # of the first message that is not, or may not be, in the branch
         self.begin_failure: XaError | None = None  # set: the branch can only be rolled back
-        self._verbs = verbs
-        self._key = key
-        self._broker_id = broker_id
+        self._branch = branch
         self._connection: Transport | None = None  # of the last request
         self._begin_reply: PendingReply | None = None  # until it is checked
         self._open: dict[tuple[str, Partition], BranchBatch] = {}
@@ -70,14 +65,14 @@ class BranchPipeline:
             except BranchRefused:
                 if (pause_s := quota_backoff_s(refusals)) >= deadline.remaining_s():
                     raise
-                self._verbs.sleep(pause_s)
+                self._branch.verbs.sleep(pause_s)
                 self.begin_failure = None
                 self._unsent = [self._unsent_begin()]
             else:
                 return
 
     def _unsent_begin(self) -> _Unsent:
-        return self._verbs.request(TransactionVerb.BEGIN, self._key, self._timeout_seconds), self._begin_sent
+        return self._branch.request(TransactionVerb.BEGIN, self._timeout_seconds), self._begin_sent
 
     @property
     def is_known(self) -> bool:
@@ -106,7 +101,7 @@ class BranchPipeline:
             self.flush(Deadline(REQUEST_TIMEOUT_S))
             batch = None
         if batch is None:
-            partition = message.choice.choose(message.view, wanted, self._broker_id)
+            partition = message.choice.choose(message.view, wanted, self._branch.broker_id)
             batch = self._open[topic, partition] = BranchBatch(topic, partition, self._flush_now)
             if wanted is None:
                 self._unnamed[topic] = partition
@@ -118,16 +113,16 @@ class BranchPipeline:
     def send(self, message: Outgoing, deadline: Deadline) -> SendResult:
         """Send one message after the gathered ones and wait for its answer. Raises SendFailed; XaError if the branch
         did not begin."""
-        partition = message.choice.choose(message.view, message.wanted, self._broker_id)
+        partition = message.choice.choose(message.view, message.wanted, self._branch.broker_id)
         batch = BranchBatch(message.view.topic, partition, self._flush_now)
         batch.add(message)
         self._seal()
-        self._unsent.append((batch.request(self._key), batch.sent))
+        self._unsent.append((batch.request(self._branch.key), batch.sent))
         try:
             self._send(deadline)
         except (ConnectionLost, TooManyRequests, ZooKeeperError) as error:
             self._unsent.pop()
-            raise NoBroker(str(error), Destination(message.view.topic, partition, self._broker_id)) from error
+            raise NoBroker(str(error), Destination(message.view.topic, partition, self._branch.broker_id)) from error
         self._await_begin(deadline)
         return batch.result_of(0, deadline.remaining_s())
 
@@ -137,7 +132,7 @@ class BranchPipeline:
         try:
             self._send(deadline)
         except (ConnectionLost, TooManyRequests, ZooKeeperError) as error:
-            raise self._verbs.unreachable(TransactionVerb.BEGIN, self._key, self._broker_id, error) from error
+            raise self._branch.unreachable(TransactionVerb.BEGIN, error) from error
         while len(self._awaiting) > AWAITING_MAX:
             self._await_next(deadline)
 
@@ -160,12 +155,12 @@ class BranchPipeline:
         """Send *verb* after everything gathered; `wait_for` waits for the reply. Raises XaError."""
         self._seal()
         asked: list[PendingReply] = []
-        self._unsent.append((self._verbs.request(verb, self._key), lambda reply, connection: asked.append(reply)))
+        self._unsent.append((self._branch.request(verb), lambda reply, connection: asked.append(reply)))
         try:
             self._send(deadline)
         except (ConnectionLost, TooManyRequests, ZooKeeperError) as error:
             self._unsent.pop()
-            raise self._verbs.unreachable(verb, self._key, self._broker_id, error) from error
+            raise self._branch.unreachable(verb, error) from error
         return asked[0]
 
     def wait_for(self, verb: TransactionVerb, reply: PendingReply, deadline: Deadline) -> Result | SendFailed:
@@ -176,7 +171,7 @@ class BranchPipeline:
             self._await_next(deadline)
         if self.failure is not None:
             return self.failure
-        return self._verbs.await_reply(verb, self._key, self._broker_id, reply, deadline)
+        return self._branch.await_reply(verb, reply, deadline)
 
     def discard(self) -> None:
         """Drop everything unsent; nothing more is sent."""
@@ -191,7 +186,7 @@ class BranchPipeline:
 
     def _seal(self) -> None:
         for batch in self._open.values():
-            self._unsent.append((batch.request(self._key), self._awaited_after(batch)))
+            self._unsent.append((batch.request(self._branch.key), self._awaited_after(batch)))
             self._sealed.append(batch)
         self._open.clear()
         self._unnamed.clear()
@@ -212,7 +207,7 @@ class BranchPipeline:
         sent; XaError if the branch did not begin."""
         if not self._unsent:
             return
-        connection = self._verbs.connect(self._broker_id, deadline)
+        connection = self._branch.verbs.connect(self._branch.broker_id, deadline)
         if self._connection not in (None, connection):
             # The broker came back: earlier requests have their answer, or never will.
             self._await_begin(deadline)
@@ -230,7 +225,7 @@ class BranchPipeline:
             return
         self._begin_reply = None
         try:
-            self._verbs.await_reply(TransactionVerb.BEGIN, self._key, self._broker_id, reply, deadline)
+            self._branch.await_reply(TransactionVerb.BEGIN, reply, deadline)
         except XaError as error:
             self.begin_failure = error
             self.discard()

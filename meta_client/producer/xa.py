@@ -17,7 +17,7 @@ from meta_client.producer.branch_pipeline import BranchPipeline
 from meta_client.producer.outgoing import Outgoing
 from meta_client.producer.results import SendResult
 from meta_client.producer.xa_branch import BranchPhase, ProducerBranch
-from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs, topic_names
+from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, Listing, RemoteBranch, XaVerbs, topic_names
 from meta_client.protocol.answers import BranchStatus, parse_vote
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.requests import TransactionVerb
@@ -88,13 +88,13 @@ class XaBranches:
         self.current = None
         self._posted = None
         is_ordered = self._verbs.keeps_order(connection, deadline)
-        key = XaKey(xid, self._verbs.qualifier)
-        pipeline = BranchPipeline(self._verbs, key, broker_id, seconds, is_ordered=is_ordered)
+        branch = RemoteBranch(self._verbs, XaKey(xid, self._verbs.qualifier), broker_id)
+        pipeline = BranchPipeline(branch, seconds, is_ordered=is_ordered)
         if not is_ordered:
             pipeline.await_replies(deadline)
         elif self._verbs.is_at_quota(broker_id):
             pipeline.begin(deadline)
-        self.current = ProducerBranch(key, broker_id, pipeline=pipeline)
+        self.current = ProducerBranch(branch, pipeline=pipeline)
 
     def put(self, message: Outgoing, deadline: Deadline) -> SendResult:
         """Send a message into the current branch. Raises SendFailed; if the message's fate is unknown then, or the wait
@@ -160,7 +160,7 @@ class XaBranches:
             self.current = None
             return False
         branch.state = BranchPhase.PREPARED
-        self._known[branch.xid] = branch.broker_id
+        self._known[branch.xid] = branch.at.broker_id
         self._own.add(branch.xid)
         return True
 
@@ -197,7 +197,7 @@ class XaBranches:
             assert name is not None
             return hooks.branch_verb(verb, XaKey(name, self._verbs.qualifier))
         found = self._found(xid, verb)
-        return hooks.recovering(found.key, self._verbs.traceparent(found.key, found.broker_id))
+        return hooks.recovering(found.at.key, found.at.traceparent())
 
     def forget(self, xid: Xid) -> None:
         """Have the broker forget the heuristic outcome of *xid*, which recover() listed. Raises XaError."""
@@ -247,8 +247,8 @@ class XaBranches:
 
     def _found(self, xid: Xid, what: str) -> ProducerBranch:
         """Return the prepared branch *xid* of any broker. Raises XaError."""
-        broker_id = self._find(xid, what)
-        return ProducerBranch(XaKey(xid, self._verbs.qualifier), broker_id, BranchPhase.PREPARED)
+        at = RemoteBranch(self._verbs, XaKey(xid, self._verbs.qualifier), self._find(xid, what))
+        return ProducerBranch(at, BranchPhase.PREPARED)
 
     def _active(self, what: str) -> tuple[ProducerBranch, BranchPipeline]:
         branch = self._branch(None, what)
@@ -292,7 +292,7 @@ class XaBranches:
             if pipeline is not None and pipeline.has_unsent:  # only BEGIN: a branch without messages
                 pipeline.call(verb, Deadline(REQUEST_TIMEOUT_S))
             else:
-                self._verbs.call(verb, branch.key, branch.broker_id)
+                branch.at.call(verb)
         except XaError as error:
             is_gone = error.code == XaCode.XAER_NOTA and not isinstance(error, ClientXaError)
             if is_gone and self._ended_as_wanted(verb, branch):
@@ -307,7 +307,7 @@ class XaBranches:
 
         Raises XaError: XA_HEURRB or XA_HEURCOM if it ended the other way, XAER_RMFAIL if the broker can't be asked.
         """
-        status = self._verbs.status(branch.xid, branch.broker_id)
+        status = branch.at.status()
         if status is None or (verb, status) not in _ENDED:
             return False
         if (code := _ENDED[verb, status]) is not None:
@@ -318,7 +318,7 @@ class XaBranches:
 
     def status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
         """Return the broker's status of *xid*; None if it has no `status`. Raises XaError (XAER_RMFAIL)."""
-        return self._verbs.status(xid, broker_id)
+        return RemoteBranch(self._verbs, XaKey(xid, self._verbs.qualifier), broker_id).status()
 
     def _apply_error(self, branch: ProducerBranch, error: XaError) -> None:
         """Update the branch after *error*."""
@@ -333,5 +333,5 @@ class XaBranches:
     def _drop(self, branch: ProducerBranch) -> None:
         self._known.pop(branch.xid, None)
         self._own.discard(branch.xid)
-        if self.current is not None and self.current.key == branch.key:
+        if self.current is not None and self.current.at.key == branch.at.key:
             self.current = None

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from journal.records.xid import XaKey, Xid
+from journal.records.xid import Xid
 from meta_client.producer.branch_pipeline import BranchPipeline
+from meta_client.producer.xa_verbs import RemoteBranch
 
 
 class BranchPhase(Enum):
@@ -19,8 +20,7 @@ class BranchPhase(Enum):
 class ProducerBranch:
     """The branch that a producer is working on."""
 
-    key: XaKey
-    broker_id: int
+    at: RemoteBranch
     state: BranchPhase = BranchPhase.ACTIVE
     pipeline: BranchPipeline | None = field(default=None, repr=False)  # None: recovered, not begun here
     reason: str = ""  # of ROLLBACK_ONLY
@@ -28,7 +28,12 @@ class ProducerBranch:
     @property
     def xid(self) -> Xid:
         """The branch's xid, shared with the database."""
-        return self.key.xid
+        return self.at.key.xid
+
+    @property
+    def broker_id(self) -> int:
+        """Id of its broker."""
+        return self.at.broker_id
 
     def __str__(self) -> str:
         return f"{self.state.value}, because {self.reason}" if self.reason else self.state.value

@@ -57,13 +57,13 @@ class Listing:
 
 
 class XaVerbs:
-    """Sends XA verbs to brokers by id, at their current master. Any thread."""
+    """Finds brokers by id, at their current master, and the branches there. Any thread."""
 
     def __init__(self, topology: Directory, connections: Transports, qualifier: str, session_id: str) -> None:
         self.qualifier = qualifier
         self._topology = topology
         self._connections = connections
-        self._session_id = session_id
+        self.session_id = session_id
         self._refused_at: dict[int, float] = {}  # by broker, when its quota last refused a branch; monotonic
 
     def find(self, xid: Xid, topics: Collection[str], deadline: Deadline) -> tuple[int, Transport]:
@@ -91,125 +91,17 @@ class XaVerbs:
             _log.info("version not known, sending one by one broker=%s error=%s", connection.url, error)
             return False
 
-    def call(self, verb: TransactionVerb, key: XaKey, broker_id: int, timeout_s: float = REQUEST_TIMEOUT_S) -> Result:
-        """Send one verb, wait, and return its successful result. Raises XaError; a ClientXaError if the code is not the
-        broker's."""
-        deadline = Deadline(timeout_s)
-        return self.await_reply(verb, key, broker_id, self.post(verb, key, broker_id, deadline), deadline)
-
-    def post(
-        self, verb: TransactionVerb, key: XaKey, broker_id: int, deadline: Deadline, *, is_urgent: bool = True
-    ) -> PendingReply:
-        """Send one verb; `await_reply` interprets its reply. *is_urgent*: as in Connection.submit. Raises XaError."""
-        try:
-            return self.connect(broker_id, deadline).submit(self.request(verb, key), is_urgent=is_urgent)
-        except (ZooKeeperError, MetaError) as error:
-            raise self.unreachable(verb, key, broker_id, error) from error
-
-    def status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
-        """Return the broker's status of *xid*; None if it has no `status`. Raises XaError."""
-        deadline, key, verb = Deadline(REQUEST_TIMEOUT_S), XaKey(xid, self.qualifier), TransactionVerb.STATUS
-        try:
-            connection = self.connect(broker_id, deadline)
-            if "status" not in connection.capabilities(deadline.remaining_s()).extensions:
-                return None
-            reply = connection.submit(self.request(verb, key))
-        except (ZooKeeperError, MetaError) as error:
-            raise self.unreachable(verb, key, broker_id, error) from error
-        try:
-            return parse_status(self.await_reply(verb, key, broker_id, reply, deadline).message)
-        except RemoteProtocolError as error:
-            raise self.unreachable(verb, key, broker_id, error) from error
-
-    def report(self, key: XaKey, broker_id: int) -> dict[str, Any]:
-        """Return what the broker tells of branch *key*, as branch_report.py writes it; nothing of a broker without
-        that. Raises XaError."""
-        command = BranchCommand(BranchVerb.SHOW, key, "", "", next_opaque())
-        if (answer := self._ask(BRANCH, command, key, broker_id)) is None:
-            return {}
-        try:
-            return msgspec.json.decode(answer.message, type=dict[str, Any])
-        except msgspec.MsgspecError as error:
-            raise self.unreachable(command.verb, key, broker_id, error) from error
-
-    def traceparent(self, key: XaKey, broker_id: int) -> str | None:
-        """Return the trace context of a live branch's first message; None: there is none, or the broker does not
-        tell."""
-        try:
-            report = self.report(key, broker_id)
-        except XaError:
-            return None
-        found = [message.get("traceparent") for message in report.get("first_messages", [])]
-        return next((one for one in found if isinstance(one, str) and is_traceparent(one)), None)
-
-    def record_finding(self, verb: BranchVerb, key: XaKey, broker_id: int, who: str, why: str, evidence: str) -> bool:
-        """Put a finding about *key* on the broker's ledger (MIXED, HAZARD); durable on return. Texts that are too long
-        are cut. False: this broker has no ledger. Raises XaError."""
-        who, why, evidence = _cut(who, WHO_BYTES_MAX), _cut(why, WHY_BYTES_MAX), _cut(evidence, EVIDENCE_BYTES_MAX)
-        command = BranchCommand(verb, key, who, why, next_opaque(), evidence)
-        return self._ask(LEDGER, command, key, broker_id) is not None
-
-    def _ask(self, extension: str, command: BranchCommand, key: XaKey, broker_id: int) -> Result | None:
-        """Return the answer to *command*; None if the broker lacks *extension*. Raises XaError."""
-        deadline = Deadline(REQUEST_TIMEOUT_S)
-        try:
-            connection = self.connect(broker_id, deadline)
-            if extension not in connection.capabilities(deadline.remaining_s()).extensions:
-                return None
-            what = _what(command.verb, key.xid, broker_id)
-            return wait_result(connection.submit(command), deadline.remaining_s(), what)
-        except XaError:
-            raise
-        except (ZooKeeperError, MetaError) as error:
-            raise self.unreachable(command.verb, key, broker_id, error) from error
-
-    def request(self, verb: TransactionVerb, key: XaKey, timeout_seconds: int | None = None) -> TransactionCommand:
-        """Return the request of *verb*."""
-        return TransactionCommand(key, self._session_id, verb, timeout_seconds, self.qualifier, next_opaque())
-
-    def await_reply(
-        self, verb: TransactionVerb, key: XaKey, broker_id: int, reply: PendingReply, deadline: Deadline
-    ) -> Result:
-        """Wait for *reply* to *verb* and return its successful result. Raises XaError; a ClientXaError if the code is
-        not the broker's."""
-        try:
-            response = reply.wait(deadline.remaining_s())
-            if isinstance(response, Result) and response.is_success:
-                return response
-            return checked_result(response, _what(verb, key.xid, broker_id))
-        except XaError:
-            raise
-        except MetaError as error:
-            if verb is TransactionVerb.BEGIN and isinstance(error, QuotaExceeded):
-                self._refused_at[broker_id] = time.monotonic()
-                what = _what(verb, key.xid, broker_id)
-                raise BranchRefused(XaCode.XAER_RMFAIL, one_line(error.text), what) from error
-            raise self._failure(verb, error, _what(verb, key.xid, broker_id)) from error
-
     def is_at_quota(self, broker_id: int) -> bool:
         """Return True if the broker has refused a branch a moment ago: await its answer to BEGIN."""
         return time.monotonic() - self._refused_at.get(broker_id, -math.inf) < AT_QUOTA_S
 
+    def refused(self, broker_id: int) -> None:
+        """Note that a broker's quota has refused a branch."""
+        self._refused_at[broker_id] = time.monotonic()
+
     def sleep(self, seconds: float) -> None:
         """Wait before a verb is sent again."""
         self._connections.sleep(seconds)
-
-    def _failure(self, verb: TransactionVerb, error: MetaError, what: str) -> ClientXaError:
-        """Return *error*, which is no XA answer, as an XA code."""
-        match error:
-            case RemoteError():
-                code = XaCode.XAER_RMERR if error.text else XaCode.XAER_RMFAIL
-                return ClientXaError(code, error.text or "the broker gave no reason: see its log", what)
-            case ReplyTimeout():
-                code = XaCode.XA_RBTIMEOUT if verb in _MAY_ROLL_BACK else XaCode.XAER_RMFAIL
-                return ClientXaError(code, str(error), what)
-        return ClientXaError(XaCode.XAER_RMFAIL, str(error), what)  # the connection broke, or broke the protocol
-
-    def unreachable(
-        self, verb: TransactionVerb | BranchVerb, key: XaKey, broker_id: int, error: Exception
-    ) -> ClientXaError:
-        """Return the error for a *verb* that could not be sent."""
-        return ClientXaError(XaCode.XAER_RMFAIL, str(error), _what(verb, key.xid, broker_id))
 
     def connect(self, broker_id: int, deadline: Deadline) -> Transport:
         """Return a connection to the master of *broker_id*. Raises NotConnected, ZooKeeperError."""
@@ -232,9 +124,7 @@ class XaVerbs:
         deadline = Deadline(REQUEST_TIMEOUT_S)
         waiting: dict[int, PendingReply] = {}
         for broker_id, url in masters.items():
-            command = TransactionCommand(
-                None, self._session_id, TransactionVerb.RECOVER, None, qualifier, next_opaque()
-            )
+            command = TransactionCommand(None, self.session_id, TransactionVerb.RECOVER, None, qualifier, next_opaque())
             try:
                 waiting[broker_id] = self._connections.get(url, deadline.remaining_s()).submit(command)
             except (ConnectionLost, TooManyRequests) as error:
@@ -258,9 +148,124 @@ class XaVerbs:
         return sorted(set(brokers[0]).intersection(*brokers))
 
 
+@dataclass(slots=True, eq=False)
+class RemoteBranch:
+    """A branch at a broker: sends verbs about it. Any thread."""
+
+    verbs: XaVerbs = field(repr=False)
+    key: XaKey
+    broker_id: int
+
+    def call(self, verb: TransactionVerb, timeout_s: float = REQUEST_TIMEOUT_S) -> Result:
+        """Send one verb, wait, and return its successful result. Raises XaError; a ClientXaError if the code is not the
+        broker's."""
+        deadline = Deadline(timeout_s)
+        return self.await_reply(verb, self.post(verb, deadline), deadline)
+
+    def post(self, verb: TransactionVerb, deadline: Deadline, *, is_urgent: bool = True) -> PendingReply:
+        """Send one verb; `await_reply` interprets its reply. *is_urgent*: as in Connection.submit. Raises XaError."""
+        try:
+            return self.verbs.connect(self.broker_id, deadline).submit(self.request(verb), is_urgent=is_urgent)
+        except (ZooKeeperError, MetaError) as error:
+            raise self.unreachable(verb, error) from error
+
+    def status(self) -> BranchStatus | None:
+        """Return the broker's status of the branch; None if it has no `status`. Raises XaError."""
+        deadline, verb = Deadline(REQUEST_TIMEOUT_S), TransactionVerb.STATUS
+        try:
+            connection = self.verbs.connect(self.broker_id, deadline)
+            if "status" not in connection.capabilities(deadline.remaining_s()).extensions:
+                return None
+            reply = connection.submit(self.request(verb))
+        except (ZooKeeperError, MetaError) as error:
+            raise self.unreachable(verb, error) from error
+        try:
+            return parse_status(self.await_reply(verb, reply, deadline).message)
+        except RemoteProtocolError as error:
+            raise self.unreachable(verb, error) from error
+
+    def report(self) -> dict[str, Any]:
+        """Return what the broker tells of the branch, as branch_report.py writes it; nothing of a broker without
+        that. Raises XaError."""
+        command = BranchCommand(BranchVerb.SHOW, self.key, "", "", next_opaque())
+        if (answer := self._ask(BRANCH, command)) is None:
+            return {}
+        try:
+            return msgspec.json.decode(answer.message, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise self.unreachable(command.verb, error) from error
+
+    def traceparent(self) -> str | None:
+        """Return the trace context of the live branch's first message; None: there is none, or the broker does not
+        tell."""
+        try:
+            report = self.report()
+        except XaError:
+            return None
+        found = [message.get("traceparent") for message in report.get("first_messages", [])]
+        return next((one for one in found if isinstance(one, str) and is_traceparent(one)), None)
+
+    def record_finding(self, verb: BranchVerb, who: str, why: str, evidence: str) -> bool:
+        """Put a finding about the branch on the broker's ledger (MIXED, HAZARD); durable on return. Texts that are too
+        long are cut. False: this broker has no ledger. Raises XaError."""
+        who, why, evidence = _cut(who, WHO_BYTES_MAX), _cut(why, WHY_BYTES_MAX), _cut(evidence, EVIDENCE_BYTES_MAX)
+        command = BranchCommand(verb, self.key, who, why, next_opaque(), evidence)
+        return self._ask(LEDGER, command) is not None
+
+    def _ask(self, extension: str, command: BranchCommand) -> Result | None:
+        """Return the answer to *command*; None if the broker lacks *extension*. Raises XaError."""
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        try:
+            connection = self.verbs.connect(self.broker_id, deadline)
+            if extension not in connection.capabilities(deadline.remaining_s()).extensions:
+                return None
+            return wait_result(connection.submit(command), deadline.remaining_s(), self._what(command.verb))
+        except XaError:
+            raise
+        except (ZooKeeperError, MetaError) as error:
+            raise self.unreachable(command.verb, error) from error
+
+    def request(self, verb: TransactionVerb, timeout_seconds: int | None = None) -> TransactionCommand:
+        """Return the request of *verb*."""
+        return TransactionCommand(
+            self.key, self.verbs.session_id, verb, timeout_seconds, self.key.qualifier, next_opaque()
+        )
+
+    def await_reply(self, verb: TransactionVerb, reply: PendingReply, deadline: Deadline) -> Result:
+        """Wait for *reply* to *verb* and return its successful result. Raises XaError; a ClientXaError if the code is
+        not the broker's."""
+        try:
+            response = reply.wait(deadline.remaining_s())
+            if isinstance(response, Result) and response.is_success:
+                return response
+            return checked_result(response, self._what(verb))
+        except XaError:
+            raise
+        except MetaError as error:
+            if verb is TransactionVerb.BEGIN and isinstance(error, QuotaExceeded):
+                self.verbs.refused(self.broker_id)
+                raise BranchRefused(XaCode.XAER_RMFAIL, one_line(error.text), self._what(verb)) from error
+            raise self._failure(verb, error) from error
+
+    def _failure(self, verb: TransactionVerb, error: MetaError) -> ClientXaError:
+        """Return *error*, which is no XA answer, as an XA code."""
+        what = self._what(verb)
+        match error:
+            case RemoteError():
+                code = XaCode.XAER_RMERR if error.text else XaCode.XAER_RMFAIL
+                return ClientXaError(code, error.text or "the broker gave no reason: see its log", what)
+            case ReplyTimeout():
+                code = XaCode.XA_RBTIMEOUT if verb in _MAY_ROLL_BACK else XaCode.XAER_RMFAIL
+                return ClientXaError(code, str(error), what)
+        return ClientXaError(XaCode.XAER_RMFAIL, str(error), what)  # the connection broke, or broke the protocol
+
+    def unreachable(self, verb: TransactionVerb | BranchVerb, error: Exception) -> ClientXaError:
+        """Return the error for a *verb* that could not be sent."""
+        return ClientXaError(XaCode.XAER_RMFAIL, str(error), self._what(verb))
+
+    def _what(self, verb: TransactionVerb | BranchVerb) -> str:
+        return f"{verb} {self.key.xid} on broker {self.broker_id}"
+
+
 def _cut(text: str, bytes_max: int) -> str:
     return text.encode()[:bytes_max].decode(errors="ignore")
-
-
-def _what(verb: TransactionVerb | BranchVerb, xid: Xid, broker_id: int) -> str:
-    return f"{verb} {xid} on broker {broker_id}"

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from journal.records.ledger import RESTORED_BY
-from journal.records.xid import XaKey, Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.broker_codes import ended_as, verdict
 from meta_client.coordinator.errors import BranchUnknown, HeuristicOutcome, Unreachable
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import commit_once, commit_until_done
 from meta_client.net.deadline import Deadline
 from meta_client.net.pending_reply import PendingReply
-from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs
+from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S, Listing, RemoteBranch, XaVerbs
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.requests import BranchVerb, TransactionVerb
 from meta_client.protocol.xa import XaCode
@@ -22,8 +22,7 @@ from zk.errors import ZooKeeperError
 class SentCommit(NamedTuple):
     """A COMMIT awaiting its broker's reply."""
 
-    broker_id: int
-    key: XaKey
+    branch: RemoteBranch
     reply: PendingReply
     deadline: Deadline
 
@@ -54,22 +53,16 @@ class Brokers:
 
     def send_commit(self, gtrid: str, broker_id: int) -> SentCommit:
         """Send COMMIT of a decided transaction without waiting for the reply; `confirm` does. Raises Unreachable."""
-        deadline, key, verb = (
-            Deadline(REQUEST_TIMEOUT_S),
-            self._name.key(gtrid, broker_id),
-            TransactionVerb.COMMIT_TWO_PHASE,
-        )
+        deadline, branch = Deadline(REQUEST_TIMEOUT_S), self._at(gtrid, broker_id)
         try:
-            return SentCommit(
-                broker_id, key, self._verbs.post(verb, key, broker_id, deadline, is_urgent=False), deadline
-            )
+            reply = branch.post(TransactionVerb.COMMIT_TWO_PHASE, deadline, is_urgent=False)
+            return SentCommit(branch, reply, deadline)
         except XaError as error:
             raise Unreachable(_name(broker_id), str(error)) from error
 
     def confirm(self, gtrid: str, sent: SentCommit) -> None:
         """Wait until the broker has committed. Raises Unreachable, HeuristicOutcome."""
-        branch = self._branch(gtrid, sent.broker_id, sent)
-        commit_once(branch, _whole(gtrid), "", is_repeated=False)
+        commit_once(BrokerBranch(sent.branch, sent), _whole(gtrid), "", is_repeated=False)
 
     def commit_until_done(
         self, gtrid: str, sent: SentCommit | int, limit: Deadline, wait: Callable[[float], bool]
@@ -77,8 +70,10 @@ class Brokers:
         """Confirm *sent*, or commit at the broker that could not be reached; no attempt lasts beyond *limit*. *wait*
         sleeps the given seconds and returns True to give up. Raises HeuristicOutcome, CoordinatorClosed after that.
         """
-        broker_id, on_its_way = (sent, None) if isinstance(sent, int) else (sent.broker_id, sent)
-        branch = self._branch(gtrid, broker_id, on_its_way, limit)
+        if isinstance(sent, int):
+            branch = BrokerBranch(self._at(gtrid, sent), limit=limit)
+        else:
+            branch = BrokerBranch(sent.branch, sent, limit)
         commit_until_done(branch, _whole(gtrid), "", wait)
 
     def commit(self, gtrid: str, broker_id: int) -> bool:
@@ -86,15 +81,14 @@ class Brokers:
 
         Raises Unreachable, HeuristicOutcome.
         """
-        branch = self._branch(gtrid, broker_id)
-        return commit_once(branch, _whole(gtrid), "", is_repeated=True)
+        return commit_once(BrokerBranch(self._at(gtrid, broker_id)), _whole(gtrid), "", is_repeated=True)
 
     def rollback(self, gtrid: str, broker_id: int) -> BranchEnd:
         """Roll a branch back, prepared or not; return how it ended. COMMITTED: it was decided and committed before.
 
         Raises Unreachable, HeuristicOutcome.
         """
-        branch = self._branch(gtrid, broker_id)
+        branch = BrokerBranch(self._at(gtrid, broker_id))
         try:
             branch.rollback()
         except BranchUnknown:
@@ -107,7 +101,7 @@ class Brokers:
         why = f"its decision table says {error.wanted}, and {error.participant} ended it otherwise"
         evidence = f"decided: {error.wanted}; {error.participant}: {error.answer}"
         try:
-            self._verbs.record_finding(verb, self._name.key(gtrid, broker_id), broker_id, who, why, evidence)
+            self._at(gtrid, broker_id).record_finding(verb, who, why, evidence)
         except XaError as failure:
             raise Unreachable(_name(broker_id), str(failure)) from failure
 
@@ -115,7 +109,7 @@ class Brokers:
         """True if the broker was restored with this branch in doubt, which may have ended since, its row deleted. False
         of a broker without ledger. Raises Unreachable."""
         try:
-            report = self._verbs.report(self._name.key(gtrid, broker_id), broker_id)
+            report = self._at(gtrid, broker_id).report()
         except XaError as error:
             if error.code == XaCode.XAER_NOTA:
                 return False  # it has just ended
@@ -126,31 +120,19 @@ class Brokers:
     def traceparent(self, gtrid: str, broker_id: int) -> str | None:
         """Return the trace context of a live branch's first message; None: there is none, or the broker does not
         tell."""
-        return self._verbs.traceparent(self._name.key(gtrid, broker_id), broker_id)
+        return self._at(gtrid, broker_id).traceparent()
 
-    def _branch(
-        self, gtrid: str, broker_id: int, sent: SentCommit | None = None, limit: Deadline | None = None
-    ) -> "BrokerBranch":
-        key = self._name.key(gtrid, broker_id) if sent is None else sent.key
-        return BrokerBranch(self._verbs, key, broker_id, sent, limit)
+    def _at(self, gtrid: str, broker_id: int) -> RemoteBranch:
+        return RemoteBranch(self._verbs, self._name.key(gtrid, broker_id), broker_id)
 
 
 class BrokerBranch:
     """One branch at one broker, as a participant of phase two."""
 
-    def __init__(
-        self,
-        verbs: XaVerbs,
-        key: XaKey,
-        broker_id: int,
-        sent: SentCommit | None = None,
-        limit: Deadline | None = None,
-    ) -> None:
-        """*verbs* use the qualifier of *key*. *sent*: a COMMIT that awaits its reply. *limit*: of commits."""
-        self.name = _name(broker_id)
-        self._verbs = verbs
-        self._key = key
-        self._broker_id = broker_id
+    def __init__(self, branch: RemoteBranch, sent: SentCommit | None = None, limit: Deadline | None = None) -> None:
+        """*sent*: a COMMIT that awaits its reply. *limit*: of commits."""
+        self.name = _name(branch.broker_id)
+        self._branch = branch
         self._sent = sent
         self._limit = limit
 
@@ -161,32 +143,32 @@ class BrokerBranch:
         try:
             if sent is None:
                 timeout_s = REQUEST_TIMEOUT_S if self._limit is None else self._limit.remaining_s()
-                self._verbs.call(verb, self._key, self._broker_id, min(timeout_s, REQUEST_TIMEOUT_S))
+                self._branch.call(verb, min(timeout_s, REQUEST_TIMEOUT_S))
             else:
-                self._verbs.await_reply(verb, self._key, self._broker_id, sent.reply, sent.deadline)
+                self._branch.await_reply(verb, sent.reply, sent.deadline)
         except XaError as error:
             self._agree_or_raise(error, XaCode.XA_HEURCOM, "commit")
 
     def rollback(self) -> None:
         """Roll the branch back. Raises BranchUnknown, HeuristicOutcome, Unreachable."""
         try:
-            self._verbs.call(TransactionVerb.ROLLBACK, self._key, self._broker_id)
+            self._branch.call(TransactionVerb.ROLLBACK)
         except XaError as error:
             self._agree_or_raise(error, XaCode.XA_HEURRB, "roll back")
 
     def outcome(self, xid: Xid, receipt: str) -> BranchEnd:
         del xid, receipt
         try:
-            return ended_as(self._verbs.status(self._key.xid, self._broker_id))
+            return ended_as(self._branch.status())
         except XaError as error:
             raise Unreachable(self.name, str(error)) from error
 
     def _agree_or_raise(self, error: XaError, agrees: XaCode, wanted: str) -> None:
         """Forget a branch that was ended by hand as was decided; raise any other *error*."""
         if error.code != agrees:
-            raise verdict(self._key.xid, self.name, wanted, error) from error
+            raise verdict(self._branch.key.xid, self.name, wanted, error) from error
         try:
-            self._verbs.call(TransactionVerb.FORGET, self._key, self._broker_id)
+            self._branch.call(TransactionVerb.FORGET)
         except XaError as forgetting:
             raise Unreachable(self.name, str(forgetting)) from forgetting
 

@@ -81,7 +81,7 @@ class ResolverThread:
                 self._wait_answered(one, deadline)
                 self._brokers.commit_until_done(gtrid, one, deadline, functools.partial(self._wait, deadline))
             except TimeoutError:
-                missing.append(one if isinstance(one, int) else one.broker_id)
+                missing.append(one if isinstance(one, int) else one.branch.broker_id)
         if missing:
             raise NotConfirmed(gtrid, missing)
 

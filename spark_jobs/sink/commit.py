@@ -16,7 +16,7 @@ from meta_client.batches.names import QUALIFIER, BatchName, BranchName
 from meta_client.client import Client
 from meta_client.coordinator.errors import HeuristicOutcome, Unreachable
 from meta_client.net.identity import new_session_id
-from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.producer.xa_verbs import RemoteBranch, XaVerbs
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.requests import TransactionVerb
 from spark_jobs.messages.options import ClusterAddress
@@ -109,7 +109,7 @@ class BatchEnd:
     def _roll_back(self, branches: Iterable[tuple[int, XaKey]]) -> None:
         for broker_id, key in branches:
             try:
-                self._verbs.call(TransactionVerb.ROLLBACK, key, broker_id)
+                RemoteBranch(self._verbs, key, broker_id).call(TransactionVerb.ROLLBACK)
             except XaError as error:
                 _log.info("rollback left to the next batch xid=%s reason=%s", key, error)
 

@@ -13,7 +13,7 @@ from meta_client.batches.decision import OVER, BatchDecision, BatchOutcome, Deci
 from meta_client.batches.finishing import BatchFinisher
 from meta_client.batches.names import QUALIFIER, BatchName, BranchName, attempt_name, branch_at
 from meta_client.client import Client
-from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.producer.xa_verbs import RemoteBranch, XaVerbs
 from meta_client.protocol.requests import TransactionVerb
 from meta_client.transactions.branches import OpenBranches
 from tests.fixtures.broker_pool import BrokerPool
@@ -56,7 +56,7 @@ class World:
 
     def roll_back(self, batch: int, branch: BranchName) -> None:
         key = branch.key(BatchName(self.query, batch))
-        self.verbs.call(TransactionVerb.ROLLBACK, key, branch.broker_id)
+        RemoteBranch(self.verbs, key, branch.broker_id).call(TransactionVerb.ROLLBACK)
 
     def decide(self, batch: int, *branches: BranchName) -> Decisions:
         decisions = Decisions(self.client.session, self.query)

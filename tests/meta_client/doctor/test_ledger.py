@@ -8,7 +8,7 @@ import pytest
 
 from journal.records.xid import XaKey, Xid
 from meta_client import Client
-from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.producer.xa_verbs import RemoteBranch, XaVerbs
 from meta_client.protocol.requests import BranchVerb
 from tests.fixtures.broker import CONFIG, BrokerProcess
 from tests.fixtures.forked import run_metaq
@@ -90,8 +90,8 @@ def test_what_nobody_knows_any_more_can_be_looked_at_and_forgotten(
     zk = ("--zk", zookeeper.connect)
     with Client(zookeeper.connect) as client:
         verbs = XaVerbs(client.topology, client.connections, KEY.qualifier, "a test")
-        assert verbs.record_finding(
-            BranchVerb.HAZARD, KEY, 0, "ann@db1", "lost with its disk " * 100, "broker 0: unknown"
+        assert RemoteBranch(verbs, KEY, 0).record_finding(
+            BranchVerb.HAZARD, "ann@db1", "lost with its disk " * 100, "broker 0: unknown"
         )
         told = doctor(zookeeper.connect)
         assert (told.status, told.verdicts) == (1, ["hazard"])
@@ -113,7 +113,8 @@ def test_a_promoted_slave_has_it(tmp_path: Path, zookeeper: Chroot) -> None:
     zk = ("--zk", zookeeper.connect)
     with Replicas(tmp_path / "pair", zookeeper.connect, CONFIG) as running, Client(zookeeper.connect) as client:
         verbs = XaVerbs(client.topology, client.connections, KEY.qualifier, "a test")
-        assert verbs.record_finding(BranchVerb.MIXED, KEY, 0, "ann@db1", "the row is there", "broker 0: rolled back")
+        branch = RemoteBranch(verbs, KEY, 0)
+        assert branch.record_finding(BranchVerb.MIXED, "ann@db1", "the row is there", "broker 0: rolled back")
         before, (slave,) = entries(*zk), running.slaves
         assert [(row["key"], row["who"]) for row in before] == [(str(KEY), "ann@db1")]
         wait_until(
