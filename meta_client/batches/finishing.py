@@ -38,8 +38,7 @@ class BatchFinisher:
     def __init__(
         self, session: ZooKeeperSession, verbs: XaVerbs, age_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """*verbs* use QUALIFIER. *age_s*: time for which a driver is left alone."""
-        assert verbs.qualifier == QUALIFIER
+        """*age_s*: time for which a driver is left alone."""
         self.counts = BatchCounts()
         self._session = session
         self._verbs = verbs

@@ -13,7 +13,6 @@ from typing import Final
 import click
 
 from meta_client.batches.finishing import BatchCounts, BatchFinisher
-from meta_client.batches.names import QUALIFIER
 from meta_client.cli.options import connected
 from meta_client.cli.output import admin_port_option, age_option, confirm, json_option, zk_option
 from meta_client.client import Client
@@ -152,7 +151,7 @@ def resolver(
         table.close()
         generations = Generations(client.session, name)
         found = Resolver(_brokers(client, name), name, lambda: table_at(url), age_s, generations=generations)
-        verbs = XaVerbs(client.topology, client.connections, QUALIFIER, NAME)
+        verbs = XaVerbs(client.topology, client.connections, NAME)
         batches = BatchFinisher(client.session, verbs, age_s)
         with contextlib.ExitStack() as stack:
             stack.callback(found.close)
@@ -232,4 +231,4 @@ def _show(counts: Counts, batches: BatchCounts, *, as_json: bool) -> None:
 
 
 def _brokers(client: Client, name: TableName) -> Brokers:
-    return Brokers(XaVerbs(client.topology, client.connections, name.qualifier, NAME), name)
+    return Brokers(XaVerbs(client.topology, client.connections, NAME), name)

@@ -5,7 +5,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -96,7 +96,7 @@ def doctor(
         sys.exit(NEEDS_A_PERSON)
 
 
-def _apply(cases: list[Case], verbs: Callable[[str], XaVerbs]) -> dict[int, Applied]:
+def _apply(cases: list[Case], verbs: XaVerbs) -> dict[int, Applied]:
     """Apply certain cases; return the action by each side's identity."""
     certain = [case for case in cases if any(side.verdict in CERTAIN for side in case.sides)]
     done: dict[int, Applied] = {}
@@ -106,7 +106,7 @@ def _apply(cases: list[Case], verbs: Callable[[str], XaVerbs]) -> dict[int, Appl
     return done
 
 
-def _record_findings(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dict[int, Applied]:
+def _record_findings(cases: list[Case], verbs: XaVerbs, again: str) -> dict[int, Applied]:
     """Record mixed and hazardous branches that are not on record yet; they still need repair by hand."""
     done: dict[int, Applied] = {}
     for case in cases:

@@ -12,7 +12,7 @@ from journal.records.xid import XaKey
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.settings import ConsoleSettings
 from meta_client.doctor.advice import Advice, advice_on
-from meta_client.doctor.applier import Applied, apply, record_finding, verbs_for
+from meta_client.doctor.applier import Applied, apply, record_finding, verbs_of
 from meta_client.doctor.cases import Case, Side, cases_of
 from meta_client.doctor.evidence import problems
 from meta_client.doctor.rows import row_of
@@ -104,7 +104,7 @@ def apply_certain(settings: ConsoleSettings, broker_id: int, key: XaKey, seen: s
     found = diagnose(settings).of(broker_id, key)
     if found is None or found.seen != seen:
         return Unknown(NOT_THE_SAME)
-    return list(apply(found.case, lambda qualifier: verbs_for(settings.client, qualifier)))
+    return list(apply(found.case, verbs_of(settings.client)))
 
 
 def put_on_record(settings: ConsoleSettings, broker_id: int, key: XaKey, seen: str) -> Applied | Unknown:
@@ -117,5 +117,4 @@ def put_on_record(settings: ConsoleSettings, broker_id: int, key: XaKey, seen: s
     (one,) = (one for one in found.sides if one.side.at == (broker_id, key))
     if not one.may_be_noted:
         return Unknown("nothing about it belongs on the ledger, or it is there already")
-    verbs = lambda qualifier: verbs_for(settings.client, qualifier)  # noqa: E731
-    return record_finding(found.case, one.side, settings.who, one.advice.reason, verbs)
+    return record_finding(found.case, one.side, settings.who, one.advice.reason, verbs_of(settings.client))

@@ -14,7 +14,7 @@ import msgspec
 from journal.records.xid import InvalidXid, XaKey, parse_key
 from meta_client.client import Client
 from meta_client.console.reads import Reads, Unknown
-from meta_client.doctor.applier import verbs_for
+from meta_client.doctor.applier import verbs_of
 from meta_client.doctor.decisions import owner_of
 from meta_client.doctor.sources import NO_MASTER, problem_of
 from meta_client.doctor.verdicts import Owner
@@ -201,7 +201,7 @@ def branch_facts(client: Client, broker_id: int, key: XaKey) -> BranchFacts:
     except XaError as error:
         if error.code != XaCode.XAER_NOTA:
             raise
-        status = RemoteBranch(verbs_for(client, key.qualifier), key, broker_id).status()
+        status = RemoteBranch(verbs_of(client), key, broker_id).status()
         return BranchFacts(broker_id, key, None, status, finding)
     if (why := unreadable_report(report)) is not None:
         raise RemoteProtocolError(f"broker {broker_id} tells of a branch what this version does not read: {why}")

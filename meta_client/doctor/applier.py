@@ -5,7 +5,7 @@ Each step asks its side again, so changes since the diagnosis are respected: all
 recovery, and may be repeated.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +40,7 @@ class Applied:
     is_at_work: bool = False
 
 
-def apply(case: Case, verbs: Callable[[str], XaVerbs]) -> Iterator[Applied]:
+def apply(case: Case, verbs: XaVerbs) -> Iterator[Applied]:
     """End each branch of *case* with a certain verdict, a database's before a broker's. Raises nothing: failures are in
     the results."""
     certain = [side for side in case.sides if side.verdict in CERTAIN]
@@ -68,7 +68,7 @@ def apply(case: Case, verbs: Callable[[str], XaVerbs]) -> Iterator[Applied]:
                 failure = f"{side.place} comes first"
 
 
-def record_finding(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVerbs]) -> Applied:
+def record_finding(case: Case, side: Side, who: str, why: str, verbs: XaVerbs) -> Applied:
     """Record a mixed or hazardous branch in its broker's ledger, where it stays until FORGET: it still needs repair by
     hand. Raises nothing: failures are in the result."""
     assert side.at is not None
@@ -77,7 +77,7 @@ def record_finding(case: Case, side: Side, who: str, why: str, verbs: Callable[[
     said += [f"{one.place}: {one.answer.said.value}" for one in case.sides]
     verb = BranchVerb.MIXED if side.verdict is Verdict.MIXED else BranchVerb.HAZARD
     try:
-        at = RemoteBranch(verbs(key.qualifier), key, broker_id)
+        at = RemoteBranch(verbs, key, broker_id)
         is_kept = at.record_finding(verb, who, why, "; ".join(said))
     except XaError as error:
         return Applied(side, f"not on the ledger of {side.place}: {error}", is_over=False)
@@ -107,14 +107,14 @@ def _open(case: Case) -> DecisionTable:
     return table
 
 
-def _carry_out(case: Case, side: Side, outcome: OwnerAnswer, verbs: Callable[[str], XaVerbs]) -> str:
+def _carry_out(case: Case, side: Side, outcome: OwnerAnswer, verbs: XaVerbs) -> str:
     """Carry out the decision. Raises CoordinatorError."""
     if side.at is None:
         return _commit_prepared(case, side)
     broker_id, key = side.at
-    one = BrokerBranch(RemoteBranch(verbs(key.qualifier), key, broker_id))
+    one = BrokerBranch(RemoteBranch(verbs, key, broker_id))
     try:
-        return _end_at_broker(case, side, outcome, one, verbs(key.qualifier))
+        return _end_at_broker(case, side, outcome, one, verbs)
     except (HeuristicOutcome, Unreachable):
         if side.verdict is Verdict.AGREED and one.outcome(key.xid, "") is BranchEnd.UNKNOWN:
             return "it had been forgotten meanwhile"
@@ -152,6 +152,6 @@ def _commit_prepared(case: Case, side: Side) -> str:
     return "committed"
 
 
-def verbs_for(client: Client, qualifier: str) -> XaVerbs:
-    """Return the requests about branches under *qualifier*."""
-    return XaVerbs(client.topology, client.connections, qualifier, NAME)
+def verbs_of(client: Client) -> XaVerbs:
+    """Return what finds brokers and branches."""
+    return XaVerbs(client.topology, client.connections, NAME)

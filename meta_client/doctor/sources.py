@@ -21,7 +21,7 @@ from meta_client.client import Client
 from meta_client.coordinator.decision_log import read_decisions
 from meta_client.coordinator.errors import CannotEnlist, ForeignLog, Unreachable
 from meta_client.coordinator.receipts import Receipts
-from meta_client.doctor.applier import verbs_for
+from meta_client.doctor.applier import verbs_of
 from meta_client.doctor.cases import to_ask
 from meta_client.doctor.decisions import owner_of
 from meta_client.doctor.evidence import (
@@ -69,10 +69,10 @@ class Adapter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Sides to ask. *verbs* returns the broker requests for a qualifier."""
+    """Sides to ask."""
 
     lists: OnlineBranches
-    verbs: Callable[[str], XaVerbs]
+    verbs: XaVerbs
     known: Callable[[], Iterable[int]] = tuple  # every broker with a node in ZooKeeper
     check: Callable[[DecisionTable], object] = lambda table: None  # as generation.check_newest
     read_batch: Callable[[str], BatchDecision] = lambda query: BatchDecision(NOTHING)  # as Decisions.read
@@ -84,7 +84,7 @@ class Sources:
         """Return the sides that *client* reaches, with *databases* and the coordinators' *logs*."""
         return cls(
             OnlineBranches(client),
-            lambda qualifier: verbs_for(client, qualifier),
+            verbs_of(client),
             lambda: known_broker_ids(client.session),
             lambda table: check_newest(client.session, table),
             lambda query: Decisions(client.session, query).read(),
@@ -281,9 +281,7 @@ def names_of(url: str) -> tuple[str, str]:
     return f"database {url.rpartition('/')[2]}", url
 
 
-def _ask_again(
-    verbs: Callable[[str], XaVerbs], brokers: BrokerEvidence, branches: Iterable[BranchAt]
-) -> BrokerEvidence:
+def _ask_again(verbs: XaVerbs, brokers: BrokerEvidence, branches: Iterable[BranchAt]) -> BrokerEvidence:
     asked: dict[BranchAt, Answer] = {}
     failures = dict(brokers.failures)
     for at in branches:
@@ -292,7 +290,7 @@ def _ask_again(
             asked[at] = Answer(BranchAnswer.SILENT, why)
             continue
         try:
-            status = RemoteBranch(verbs(key.qualifier), key, broker_id).status()
+            status = RemoteBranch(verbs, key, broker_id).status()
         except XaError as error:
             if isinstance(error, ClientXaError):  # not the broker's answer: do not wait for it again
                 failures[broker_id] = str(error)

@@ -67,7 +67,7 @@ class OnlineBranches:
         """*directory*: where to look brokers up, instead of the client's view."""
         self.failures: dict[int, str] = {}
         self.left_out: dict[int, Sequence[XaKey]] = {}  # by `listed`
-        self._verbs = XaVerbs(directory or client.topology, client.connections, NAME, NAME)
+        self._verbs = XaVerbs(directory or client.topology, client.connections, NAME)
 
     def keys(self, qualifier: str | None) -> dict[int, Sequence[XaKey]]:
         listing = self._verbs.list_prepared(qualifier)

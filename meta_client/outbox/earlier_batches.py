@@ -34,7 +34,7 @@ class EarlierBatches:
         """Have its broker commit *branch*, whose relay may have died. Raises Unreachable."""
         name = name_in(branch.gtrid)
         assert name is not None, "as checked on reading"
-        there = Brokers(XaVerbs(self._client.topology, self._client.connections, name.qualifier, PROGRAM), name)
+        there = Brokers(XaVerbs(self._client.topology, self._client.connections, PROGRAM), name)
         try:
             there.commit(branch.gtrid, branch.broker_id)
         except HeuristicOutcome as error:  # a resolver puts it on record

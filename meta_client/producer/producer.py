@@ -60,7 +60,7 @@ class Producer:
         self._numbers = itertools.count(1)  # of local transactions
         self._transaction: LocalTransaction | None = None
         self._owner = TransactionOwner()  # of the last transaction
-        self._xa = XaBranches(XaVerbs(shared.topology, shared.connections, self.qualifier, self.session_id))
+        self._xa = XaBranches(XaVerbs(shared.topology, shared.connections, self.session_id), self.qualifier)
         self._within: Enlists | None = None
 
     def send(

@@ -49,9 +49,10 @@ CANCELLED = "the wait for one of its messages was cancelled"
 class XaBranches:
     """Branches of one producer: the current one, and those that recover() found. The producer's thread alone."""
 
-    def __init__(self, verbs: XaVerbs) -> None:
+    def __init__(self, verbs: XaVerbs, qualifier: str) -> None:
         self.current: ProducerBranch | None = None
         self._verbs = verbs
+        self._qualifier = qualifier
         self._known: dict[Xid, int] = {}  # prepared branches, with the id of their broker
         self._own: set[Xid] = set()  # of them, those that were prepared here
         self._posted: tuple[PendingReply, Deadline] | None = None  # a PREPARE in flight
@@ -88,7 +89,7 @@ class XaBranches:
         self.current = None
         self._posted = None
         is_ordered = self._verbs.keeps_order(connection, deadline)
-        branch = RemoteBranch(self._verbs, XaKey(xid, self._verbs.qualifier), broker_id)
+        branch = RemoteBranch(self._verbs, XaKey(xid, self._qualifier), broker_id)
         pipeline = BranchPipeline(branch, seconds, is_ordered=is_ordered)
         if not is_ordered:
             pipeline.await_replies(deadline)
@@ -195,7 +196,7 @@ class XaBranches:
         if xid is None or xid in self._own or (current is not None and xid == current.xid):
             name = current.xid if xid is None and current is not None else xid
             assert name is not None
-            return hooks.branch_verb(verb, XaKey(name, self._verbs.qualifier))
+            return hooks.branch_verb(verb, XaKey(name, self._qualifier))
         found = self._found(xid, verb)
         return hooks.recovering(found.at.key, found.at.traceparent())
 
@@ -216,7 +217,7 @@ class XaBranches:
     def list_prepared(self, what: str) -> Listing:
         """List prepared branches by broker, and remember the broker of each. Raises XaError if ZooKeeper is away."""
         try:
-            listing = self._verbs.list_prepared(self._verbs.qualifier)
+            listing = self._verbs.list_prepared(self._qualifier)
         except (ZooKeeperError, MetaError) as error:
             raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
         for broker_id, keys in listing.keys.items():
@@ -233,8 +234,7 @@ class XaBranches:
         if listing.failures:
             text = "; ".join(("no broker that answered lists it", *listing.failures.values()))
             raise ClientXaError(XaCode.XAER_RMFAIL, text, f"{what} {xid}")
-        qualifier = self._verbs.qualifier
-        text = f"no broker lists it as prepared under qualifier {qualifier}: it is finished, or has another one"
+        text = f"no broker lists it as prepared under qualifier {self._qualifier}: it is finished, or has another one"
         raise ClientXaError(XaCode.XAER_NOTA, text, f"{what} {xid}")
 
     def _branch(self, xid: Xid | None, what: str) -> ProducerBranch:
@@ -247,7 +247,7 @@ class XaBranches:
 
     def _found(self, xid: Xid, what: str) -> ProducerBranch:
         """Return the prepared branch *xid* of any broker. Raises XaError."""
-        at = RemoteBranch(self._verbs, XaKey(xid, self._verbs.qualifier), self._find(xid, what))
+        at = RemoteBranch(self._verbs, XaKey(xid, self._qualifier), self._find(xid, what))
         return ProducerBranch(at, BranchPhase.PREPARED)
 
     def _active(self, what: str) -> tuple[ProducerBranch, BranchPipeline]:
@@ -318,7 +318,7 @@ class XaBranches:
 
     def status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
         """Return the broker's status of *xid*; None if it has no `status`. Raises XaError (XAER_RMFAIL)."""
-        return RemoteBranch(self._verbs, XaKey(xid, self._verbs.qualifier), broker_id).status()
+        return RemoteBranch(self._verbs, XaKey(xid, self._qualifier), broker_id).status()
 
     def _apply_error(self, branch: ProducerBranch, error: XaError) -> None:
         """Update the branch after *error*."""

@@ -59,8 +59,7 @@ class Listing:
 class XaVerbs:
     """Finds brokers by id, at their current master, and the branches there. Any thread."""
 
-    def __init__(self, topology: Directory, connections: Transports, qualifier: str, session_id: str) -> None:
-        self.qualifier = qualifier
+    def __init__(self, topology: Directory, connections: Transports, session_id: str) -> None:
         self._topology = topology
         self._connections = connections
         self.session_id = session_id

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from journal.records.xid import Xid
+from journal.records.xid import XaKey, Xid
 from meta_client.coordinator.errors import PrepareFailed
 from meta_client.errors import Destination, NoBroker, TransactionMisuse
 from meta_client.metadata.topology import TopicView
@@ -18,7 +18,6 @@ from meta_client.producer.xa import XaBranches
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.xa import XaCode
-from meta_client.transactions.names import xid_of
 from zk.tree.nodes import Partition
 
 log = logging.getLogger(__name__)
@@ -28,15 +27,13 @@ class OpenBranches:
     """Messages sent by the producers of a transaction. Used by one thread or task at a time: the last to call
     `transfer_to_caller`."""
 
-    def __init__(
-        self, verbs: XaVerbs, gtrid: str, timeout_s: float, xid_at: Callable[[str, int], Xid] = xid_of
-    ) -> None:
-        """*timeout_s*: time after which a broker rolls back a branch that is not prepared. *xid_at* names the branch of
+    def __init__(self, verbs: XaVerbs, gtrid: str, timeout_s: float, key_at: Callable[[str, int], XaKey]) -> None:
+        """*timeout_s*: time after which a broker rolls back a branch that is not prepared. *key_at* names the branch of
         *gtrid* at a broker."""
         self._verbs = verbs
         self.gtrid = gtrid
         self._timeout_s = timeout_s
-        self._xid_at = xid_at
+        self._key_at = key_at
         self._owner = TransactionOwner()
         self._by_broker: dict[int, XaBranches] = {}
         self._is_open = True
@@ -116,9 +113,10 @@ class OpenBranches:
         return self._begin(last, view)
 
     def _begin(self, broker_id: int, view: TopicView) -> XaBranches:
-        branch = XaBranches(self._verbs)
+        key = self._key_at(self.gtrid, broker_id)
+        branch = XaBranches(self._verbs, key.qualifier)
         try:
-            branch.begin_at(self._xid_at(self.gtrid, broker_id), broker_id, self._timeout_s)
+            branch.begin_at(key.xid, broker_id, self._timeout_s)
         except XaError as error:
             raise NoBroker(str(error), Destination(view.topic, broker=broker_id)) from error
         self._by_broker[broker_id] = branch

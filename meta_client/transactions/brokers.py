@@ -31,8 +31,6 @@ class Brokers:
     """Broker requests of a table's resolver and of its decided transactions."""
 
     def __init__(self, verbs: XaVerbs, name: TableName) -> None:
-        """*verbs* use the qualifier of *name*."""
-        assert verbs.qualifier == name.qualifier
         self._verbs = verbs
         self._name = name
 

@@ -62,16 +62,14 @@ class Transactions:
         makes the event that callers wait on; resolver threads have their own, unless it is an event for both. *session*
         lets resolvers notice a restored database."""
         self._topology = topology
-        self._connections = connections
-        self._resolving = resolving or connections
         self._closing = closing
         self._config = config
         self._session = session
-        self._session_id = new_session_id()
+        self._verbs = XaVerbs(topology, connections, new_session_id())
+        self._resolving = XaVerbs(topology, resolving or connections, self._verbs.session_id)
         self._lock = threading.Lock()  # guards the next two fields
         self._resolver_threads: dict[TableName, ResolverThread] = {}
         self._is_closed = False
-        self._verbs_of: dict[TableName, XaVerbs] = {}
         self._choices: dict[str, StickyRoundRobin] = {}  # by topic
         invalidate_after_fork(self)
 
@@ -89,9 +87,7 @@ class Transactions:
 
     def branches(self, name: TableName, gtrid: str) -> OpenBranches:
         """Return the branches of a new transaction."""
-        if (verbs := self._verbs_of.get(name)) is None:
-            verbs = self._verbs_of[name] = self._verbs(name, self._connections)
-        return OpenBranches(verbs, gtrid, self._config.timeout_s)
+        return OpenBranches(self._verbs, gtrid, self._config.timeout_s, name.key)
 
     def add(
         self,
@@ -141,10 +137,9 @@ class Transactions:
                 raise ClientClosed("the client is closed: make a new one")
             if (thread := self._resolver_threads.get(name)) is None:
                 generations = None if self._session is None else Generations(self._session, name)
-                brokers = Brokers(self._verbs(name, self._resolving), name)
-                resolver = Resolver(brokers, name, opener, config.age_s, generations=generations)
+                resolver = Resolver(Brokers(self._resolving, name), name, opener, config.age_s, generations=generations)
                 thread = self._resolver_threads[name] = ResolverThread(
-                    Brokers(self._verbs(name, self._connections), name),
+                    Brokers(self._verbs, name),
                     resolver,
                     config.interval_s,
                     self._closing(),
@@ -153,6 +148,3 @@ class Transactions:
             # Known before it runs, so that `close` ends it whatever is raised here; begun again, if it could not start.
             thread.start()
         return thread
-
-    def _verbs(self, name: TableName, connections: Transports) -> XaVerbs:
-        return XaVerbs(self._topology, connections, name.qualifier, self._session_id)

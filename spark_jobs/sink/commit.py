@@ -150,7 +150,7 @@ class BatchEnd:
 
 def verbs_of(client: Client) -> XaVerbs:
     """Return the XA verbs for a sink's branches."""
-    return XaVerbs(client.topology, client.connections, QUALIFIER, new_session_id())
+    return XaVerbs(client.topology, client.connections, new_session_id())
 
 
 @contextmanager

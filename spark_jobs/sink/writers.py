@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from journal.records.xid import Xid
+from journal.records.xid import XaKey
 from meta_client.batches.decision import OVER, Decisions, SinkFailed
 from meta_client.batches.names import BatchName, BranchName, attempt_name, branch_at
 from meta_client.producer.partitioners import ByAttribute
@@ -132,7 +132,7 @@ def write_task(options: WriteOptions, name: BatchName, rows: Iterator[pa.RecordB
     task = TaskContext.get()
     attempt = attempt_name(task.partitionId(), task.attemptNumber()) if task is not None else attempt_name(0, 0)
     with connected(options.cluster) as client:
-        branches = OpenBranches(verbs_of(client), name.gtrid, options.timeout_s, partial(_xid, name, attempt))
+        branches = OpenBranches(verbs_of(client), name.gtrid, options.timeout_s, partial(_key, name, attempt))
         producer = client.producer(partitioner=ByAttribute())
         producer.enter(branches)
         try:
@@ -152,9 +152,9 @@ def write_task(options: WriteOptions, name: BatchName, rows: Iterator[pa.RecordB
     return Prepared(name, tuple(branch_at(attempt, broker_id) for broker_id in prepared), stream_batch(), seen)
 
 
-def _xid(name: BatchName, attempt: str, gtrid: str, broker_id: int) -> Xid:
+def _key(name: BatchName, attempt: str, gtrid: str, broker_id: int) -> XaKey:
     assert gtrid == name.gtrid
-    return branch_at(attempt, broker_id).key(name).xid
+    return branch_at(attempt, broker_id).key(name)
 
 
 def _messages(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, str | None, str | None, bytes]]:

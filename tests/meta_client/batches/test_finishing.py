@@ -39,14 +39,14 @@ class World:
         self.client = client
         self.query = query
         self.clock = Clock()
-        verbs = XaVerbs(client.topology, client.connections, QUALIFIER, "test")
+        verbs = XaVerbs(client.topology, client.connections, "test")
         self.verbs = verbs
         self.finisher = BatchFinisher(client.session, verbs, 3.0, self.clock)
         self.before = Counter(self._stored())
 
     def prepare(self, batch: int, broker_id: int, payload: str) -> BranchName:
         attempt, name = attempt_name(0, 0), BatchName(self.query, batch)
-        branches = OpenBranches(self.verbs, name.gtrid, 60, lambda _, at: branch_at(attempt, at).key(name).xid)
+        branches = OpenBranches(self.verbs, name.gtrid, 60, lambda _, at: branch_at(attempt, at).key(name))
         producer = self.client.producer()
         producer.enter(branches)
         producer.send_async("orders", payload.encode(), partition=f"{broker_id}-0")

@@ -89,7 +89,7 @@ def test_what_nobody_knows_any_more_can_be_looked_at_and_forgotten(
     """A branch of which the ledger is all that is left; on the broker, and in its directory."""
     zk = ("--zk", zookeeper.connect)
     with Client(zookeeper.connect) as client:
-        verbs = XaVerbs(client.topology, client.connections, KEY.qualifier, "a test")
+        verbs = XaVerbs(client.topology, client.connections, "a test")
         assert RemoteBranch(verbs, KEY, 0).record_finding(
             BranchVerb.HAZARD, "ann@db1", "lost with its disk " * 100, "broker 0: unknown"
         )
@@ -112,7 +112,7 @@ def test_what_nobody_knows_any_more_can_be_looked_at_and_forgotten(
 def test_a_promoted_slave_has_it(tmp_path: Path, zookeeper: Chroot) -> None:
     zk = ("--zk", zookeeper.connect)
     with Replicas(tmp_path / "pair", zookeeper.connect, CONFIG) as running, Client(zookeeper.connect) as client:
-        verbs = XaVerbs(client.topology, client.connections, KEY.qualifier, "a test")
+        verbs = XaVerbs(client.topology, client.connections, "a test")
         branch = RemoteBranch(verbs, KEY, 0)
         assert branch.record_finding(BranchVerb.MIXED, "ann@db1", "the row is there", "broker 0: rolled back")
         before, (slave,) = entries(*zk), running.slaves

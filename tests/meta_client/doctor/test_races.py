@@ -93,8 +93,7 @@ def test_doctors_beside_resolvers_and_services(served: World, doctor: Doctor, tm
 def looked(world: World) -> tuple[Case, Any]:
     """The only case that a doctor sees, and its requests to brokers."""
 
-    def verbs(qualifier: str) -> XaVerbs:
-        return XaVerbs(world.client.topology, world.client.connections, qualifier, "a-test")
+    verbs = XaVerbs(world.client.topology, world.client.connections, "a-test")
 
     sources = Sources(OnlineBranches(world.client), verbs, databases=(world.deciding.url,))
     found = gather(sources, 0.1, lambda what: nullcontext())

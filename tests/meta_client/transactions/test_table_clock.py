@@ -47,7 +47,7 @@ def test_a_resolver_deletes_nothing_by_a_clock_that_was_set(lite_world: World, m
     monkeypatch.setattr(resolver, "SWEEP_S", 0.0)
     client, deciding = lite_world.client, lite_world.deciding
     name, set_by_s = deciding.identity.name, 0.0
-    verbs = XaVerbs(client.topology, client.connections, name.qualifier, new_session_id())
+    verbs = XaVerbs(client.topology, client.connections, new_session_id())
     resolving = Resolver(Brokers(verbs, name), name, deciding.table, clock=lambda: time.monotonic() + set_by_s)
 
     def is_deleted() -> bool:
