@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from meta_client.producer.batch import SendHandle
     from meta_client.producer.branch_batch import BranchHandle
     from meta_client.producer.local_transaction import LocalTransaction
-    from meta_client.producer.many_handle import SendManyHandle
+    from meta_client.producer.many_sends import SendManyHandle
     from meta_client.producer.partition_queues import BatchingConfig
     from meta_client.producer.partitioners import ByAttribute, PartitionContext, Partitioner
     from meta_client.producer.producer import Producer
@@ -129,7 +129,7 @@ _NAMES = {  # by module
     "meta_client.producer.batch": "SendHandle",
     "meta_client.producer.branch_batch": "BranchHandle",
     "meta_client.producer.local_transaction": "LocalTransaction",
-    "meta_client.producer.many_handle": "SendManyHandle",
+    "meta_client.producer.many_sends": "SendManyHandle",
     "meta_client.producer.partition_queues": "BatchingConfig",
     "meta_client.producer.partitioners": "ByAttribute PartitionContext Partitioner",
     "meta_client.producer.producer": "Producer",

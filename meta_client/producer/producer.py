@@ -10,8 +10,7 @@ from meta_client.net.deadline import Deadline, time_limit
 from meta_client.net.identity import default_qualifier, new_session_id
 from meta_client.producer.interfaces import Adds, Enlists, Shared
 from meta_client.producer.local_transaction import LocalTransaction
-from meta_client.producer.many_handle import JoinedHandle, SendManyHandle
-from meta_client.producer.many_sends import add_run, send_run
+from meta_client.producer.many_sends import JoinedHandle, SendManyHandle, add_run, send_run
 from meta_client.producer.message_run import encode_run
 from meta_client.producer.outgoing import (
     Compression,

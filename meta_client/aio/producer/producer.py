@@ -12,8 +12,8 @@ from meta_client.aio.producer.sender import Sender, SendHandle, until_all_settle
 from meta_client.producer.branch_batch import BranchHandle as ThreadedBranchHandle
 from meta_client.producer.interfaces import Shared
 from meta_client.producer.local_transaction import LocalTransaction as Rules
-from meta_client.producer.many_handle import FailedMessages, JoinedHandle
-from meta_client.producer.many_handle import SendManyHandle as ThreadedManyHandle
+from meta_client.producer.many_sends import FailedMessages, JoinedHandle
+from meta_client.producer.many_sends import SendManyHandle as ThreadedManyHandle
 from meta_client.producer.message_run import MessageRun, RunPart
 from meta_client.producer.outgoing import Compression, encode_message, parse_partition
 from meta_client.producer.partitioners import Partitioner

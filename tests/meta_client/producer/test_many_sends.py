@@ -4,7 +4,7 @@ import pytest
 
 from meta_client.errors import Destination, NoBroker, ReplyTimeout, SendRefused
 from meta_client.producer.batch import ProducerBatch, SendHandle
-from meta_client.producer.many_handle import SendManyHandle
+from meta_client.producer.many_sends import SendManyHandle
 from meta_client.producer.message_run import RunPart
 from meta_client.producer.results import SendResult
 from meta_client.protocol.answers import PutPlace
