@@ -17,7 +17,7 @@ from meta_client.metadata.topology import Directory, Topology
 from meta_client.net.connections import Connections
 from meta_client.net.security import Credentials, Security
 from meta_client.net.tls import TlsConfig
-from meta_client.producer.interfaces import Shared
+from meta_client.producer.interfaces import ClientParts
 from meta_client.producer.outgoing import Compression
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import Partitioner
@@ -152,7 +152,7 @@ class Client:
                 self.topology = self._watched = Topology(self._session, default_topic)
             sender = Sender(self.topology, connections, batching)
             sends = SingleSends(self.topology, connections)
-            self._shared = Shared(self.topology, connections, sender, sends, AllowedCodecs(connections))
+            self._shared = ClientParts(self.topology, connections, sender, sends, AllowedCodecs(connections))
             if self._session is not None:
                 opened.enter_context(self._session)
             opened.callback(self.connections.close)

@@ -25,7 +25,7 @@ from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.net.connections import Connections as ThreadedConnections
 from meta_client.net.security import PLAIN, Credentials, Security
 from meta_client.net.tls import TlsConfig
-from meta_client.producer.interfaces import Shared
+from meta_client.producer.interfaces import ClientParts
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import Partitioner
 from meta_client.producer.single_sends import SingleSends
@@ -109,7 +109,7 @@ class Client:
         self._transactions: Transactions | None = None  # made with the first
         self._resolving = ThreadedConnections.secured(security)  # of its threads
         invalidate_after_fork(self)
-        self._sending: tuple[Shared, Sender] | None = None  # once it is open
+        self._sending: tuple[ClientParts, Sender] | None = None  # once it is open
         self._opened: contextlib.AsyncExitStack | None = None
         self._is_entered = False
         self._consumers: tuple[ConsumerRules, ...] = ()  # swapped whole: kazoo's thread walks it
@@ -129,7 +129,7 @@ class Client:
             sender = Sender(self.topology, self.connections, self._batching)
             sends = SingleSends(self.topology, self.connections, lambda seconds: wait(asyncio.sleep(seconds)))
             allowed = AllowedCodecs(self.connections)
-            self._sending = Shared(self.topology, self.connections, Gatherer(sender), sends, allowed), sender
+            self._sending = ClientParts(self.topology, self.connections, Gatherer(sender), sends, allowed), sender
             opened.push_async_callback(sender.close)
             self._opened = opened.pop_all()
         return self

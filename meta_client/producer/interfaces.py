@@ -49,8 +49,8 @@ class Gatherer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """What the producers of one client share."""
+class ClientParts:
+    """Parts that the producers of one client share."""
 
     topology: Directory
     connections: Transports

@@ -8,7 +8,7 @@ from meta_client.errors import ClientXaError, Destination, ReplyTimeout, SendUnk
 from meta_client.metadata.topology import TopicView
 from meta_client.net.deadline import Deadline, time_limit
 from meta_client.net.identity import default_qualifier, new_session_id
-from meta_client.producer.interfaces import Adds, Enlists, Shared
+from meta_client.producer.interfaces import Adds, ClientParts, Enlists
 from meta_client.producer.local_transaction import LocalTransaction
 from meta_client.producer.many_sends import JoinedHandle, SendManyHandle, add_run, send_run
 from meta_client.producer.message_run import encode_run
@@ -45,13 +45,17 @@ class Producer:
     """
 
     def __init__(
-        self, shared: Shared, qualifier: str | None, compression: Compression | None, partitioner: Partitioner | None
+        self,
+        parts: ClientParts,
+        qualifier: str | None,
+        compression: Compression | None,
+        partitioner: Partitioner | None,
     ) -> None:
         self.qualifier = qualifier or default_qualifier()
         self.session_id = new_session_id()
-        self._shared = shared
+        self._parts = parts
         invalidate_after_fork(self)
-        self._sender = sender = shared.sender
+        self._sender = sender = parts.sender
         self._quick_add = sender.quick_add if compression is None and partitioner is None else None
         self._compression = compression
         self._partitioner = partitioner
@@ -59,7 +63,7 @@ class Producer:
         self._numbers = itertools.count(1)  # of local transactions
         self._transaction: LocalTransaction | None = None
         self._owner = TransactionOwner()  # of the last transaction
-        self._xa = XaBranches(XaVerbs(shared.topology, shared.connections, self.session_id), self.qualifier)
+        self._xa = XaBranches(XaVerbs(parts.topology, parts.connections, self.session_id), self.qualifier)
         self._within: Enlists | None = None
 
     def send(
@@ -102,7 +106,7 @@ class Producer:
             return transaction.put(message, deadline)
         if message.wanted is not None and self._sender.has_pending(topic, message.wanted):
             return self._send_behind(message, message.wanted, deadline)
-        return self._shared.sends.send(message, deadline)
+        return self._parts.sends.send(message, deadline)
 
     def send_async(
         self,
@@ -202,7 +206,7 @@ class Producer:
         if (branch := self._xa.current) is not None:
             raise TransactionMisuse(f"branch {branch.xid} is {branch}: finish it before a local transaction")
         key = LocalKey(self.session_id, next(self._numbers))
-        self._transaction = LocalTransaction(key, seconds, self._shared.connections)
+        self._transaction = LocalTransaction(key, seconds, self._parts.connections)
         self._owner = TransactionOwner()
         return self._transaction
 
@@ -280,7 +284,7 @@ class Producer:
 
     def twin(self) -> "Producer":
         """Return another producer of the same client and qualifier, with no transaction open."""
-        return Producer(self._shared, self.qualifier, self._compression, self._partitioner)
+        return Producer(self._parts, self.qualifier, self._compression, self._partitioner)
 
     @property
     def is_in_transaction(self) -> bool:
@@ -327,7 +331,7 @@ class Producer:
 
     def _compression_for(self, view: TopicView) -> Compression | None:
         compression = self._compression
-        return compression if compression is not None and self._shared.allowed.allows(view, compression.codec) else None
+        return compression if compression is not None and self._parts.allowed.allows(view, compression.codec) else None
 
     def _view(self, topic: str, timeout_s: float) -> TopicView:
-        return view_of(self._shared.topology, topic, timeout_s)
+        return view_of(self._parts.topology, topic, timeout_s)

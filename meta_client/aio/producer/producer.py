@@ -10,7 +10,7 @@ from journal.records.xid import LocalKey, Xid
 from meta_client.aio.bridge.bridge import run, wait
 from meta_client.aio.producer.sender import Sender, SendHandle, until_all_settled
 from meta_client.producer.branch_batch import BranchHandle as ThreadedBranchHandle
-from meta_client.producer.interfaces import Shared
+from meta_client.producer.interfaces import ClientParts
 from meta_client.producer.local_transaction import LocalTransaction as Rules
 from meta_client.producer.many_sends import FailedMessages, JoinedHandle
 from meta_client.producer.many_sends import SendManyHandle as ThreadedManyHandle
@@ -160,7 +160,7 @@ class Producer:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: ClientParts,
         sender: Sender,
         qualifier: str | None,
         compression: Compression | None,
