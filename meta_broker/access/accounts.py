@@ -109,14 +109,12 @@ class QuotaAccount:
         return f"{used} {what} of {' '.join(self.key)} are open, {what}_max of its quota is {used_max}: {remedy}"
 
     def why_refused(self, limit: Limit, now: float) -> str:
-        """Return why something was refused because of a rate."""
         bucket: Bucket = getattr(self, limit.value)
         wait_s = bucket.wait_s(now)
         when = "it allows nothing" if wait_s == math.inf else f"try again in {math.ceil(wait_s)} s"
         return f"quota of {' '.join(self.key)}: {bucket.rate:g} {limit} a second: {when}"
 
     def end_connection(self) -> None:
-        """Count a connection no longer."""
         self.connections -= 1
         self._closed(self)
 
@@ -138,12 +136,10 @@ class QuotaAccount:
         return int(max(READ_BYTES_MIN, min(part, READ_BYTES_MAX)))
 
     def throttled(self, limit: Limit, wait_s: float, now: float, conn: str) -> None:
-        """Record that *conn* waits for *wait_s* because of *limit*."""
         self.throttled_until = max(self.throttled_until, now + wait_s)
         self._count(limit, wait_s, 0, now, conn)
 
     def refused(self, limit: Limit, now: float, conn: str) -> None:
-        """Record that something of *conn* was refused because of *limit*."""
         self._count(limit, 0.0, 1, now, conn)
 
     def _count(self, limit: Limit, wait_s: float, refused: int, now: float, conn: str) -> None:

@@ -36,5 +36,4 @@ def network_of(address: str) -> str:
 
 
 def is_in(address: Address, among: AddressRange) -> bool:
-    """Return whether *address* is in the range *among*."""
     return address.version == among.version and address in among

@@ -30,7 +30,6 @@ class FailedLogins:
         return max(0.0, left_s - (FAILURES_MAX - 1) * RECOVERY_S)
 
     def failed(self, address: str, user: str, now: float) -> None:
-        """Record a failure."""
         key = self._key(address, user)
         self._full_at[key] = max(self._full_at.get(key, now), now) + RECOVERY_S
         _bound(self._full_at, key)

@@ -42,7 +42,6 @@ class Need(NamedTuple):
     name: str | None
 
     def is_met_by(self, principal: Principal) -> bool:
-        """Return whether *principal* has it."""
         return any(principal.may(right, self.name) for right in self.rights)
 
     def __str__(self) -> str:

@@ -46,7 +46,6 @@ class Principals:
     __hash__ = None  # type: ignore[assignment]
 
     def quota_of(self, principal: Principal) -> Quota:
-        """Return the quota of *principal*."""
         return self._quotas.get(principal.name, UNLIMITED)
 
     def of_certificate(self, names: tuple[str, ...]) -> Principal | None:

@@ -308,7 +308,6 @@ def new_context(
 
 @contextlib.asynccontextmanager
 async def closing(store: MessageStore) -> AsyncIterator[None]:
-    """Close the store."""
     try:
         yield
     except BaseException:

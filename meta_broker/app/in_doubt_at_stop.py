@@ -11,7 +11,6 @@ LISTED_MAX = 20  # lines of log; the command lists all
 
 
 def is_any_prepared(store: JournalTransactionStore) -> bool:
-    """Return whether any prepared branch is unfinished."""
     return any(transaction.state is BranchState.PREPARED for transaction in store.transactions.values())
 
 

@@ -82,7 +82,6 @@ class Child:
 
     @property
     def is_over(self) -> bool:
-        """True if it has ended for good."""
         return not self.is_running and self.due == NEVER
 
     def not_started(self, error: OSError, now: float) -> None:
@@ -91,7 +90,6 @@ class Child:
         self._back_off(now)
 
     def started(self, now: float) -> None:
-        """Note that it runs since *now*."""
         self.is_running, self.began, self.due = True, now, NEVER
 
     def ended(self, code: int, now: float, *, is_stopping: bool) -> None:

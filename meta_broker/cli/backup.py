@@ -73,7 +73,6 @@ def manifest_object(manifest: Manifest) -> dict[str, object]:
 
 
 def manifest_lines(manifest: Manifest, directory: Path) -> list[str]:
-    """Return the description of a back-up."""
     return [
         f"back-up of broker {manifest.broker_id}, cluster {manifest.cluster}, taken {time_text(manifest.time_ms)}: "
         f"{directory}",

@@ -67,7 +67,6 @@ def checkpoint(directory: str | None, brokers: tuple[str, ...], zk: str, as_json
 
 
 def _take_checkpoint(url: BrokerUrl) -> CheckpointTaken:
-    """Request a checkpoint. Raises MetaError."""
     with contextlib.closing(Connection.open(url, CONNECT_TIMEOUT_S, security())) as connection:
         if EXTENSION not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
             raise NotSupported(f"{url} does not know `{EXTENSION}`: stop it with SIGTERM, which takes one")

@@ -70,7 +70,6 @@ def report_lines(report: PromotionReport, now_ms: int) -> Iterator[str]:
 
 
 def report_object(report: PromotionReport) -> dict[str, object]:
-    """Return the report for `--json`."""
     status, cluster, former = report.status, report.cluster, report.former
     facts = status.facts
     node = cluster.node if cluster else None

@@ -133,15 +133,12 @@ class Membership:
         )
 
     def topic_used(self, topic: str, registration: TopicRegistration) -> None:
-        """Announce a topic that got its first message. Any thread; returns at once."""
         self._events.put(partial(self._plan.topic_used, topic, registration))
 
     def topic_changed(self, topic: str, registration: TopicRegistration | None) -> None:
-        """Announce a topic's new registration, or (None) withdraw it. Any thread; returns at once."""
         self._events.put(partial(self._plan.topic_changed, topic, registration))
 
     def config_changed(self, checksum: int) -> None:
-        """Announce a new configuration file. Any thread; returns at once."""
         if not self._config.is_slave:
             self._events.put(partial(self._plan.checksum_changed, checksum))
 

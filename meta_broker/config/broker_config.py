@@ -77,7 +77,6 @@ class BrokerConfig:
 
     @property
     def url_host(self) -> str:
-        """Host in this broker's URL."""
         return self.broker.advertised_host or self.broker.host
 
     @property
@@ -92,12 +91,10 @@ class BrokerConfig:
 
     @property
     def is_slave(self) -> bool:
-        """True if this broker follows the master of its id."""
         return self.role == "slave"
 
     @property
     def slave_registers(self) -> bool:
-        """True if a slave with this configuration registers for consumers."""
         return self.replication.mode != "sync" if self.slave.register is None else self.slave.register
 
     @property

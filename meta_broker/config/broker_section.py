@@ -150,6 +150,5 @@ def why_not_a_host(host: str) -> str:
 
 
 def check_range(what: str, value: float, low: float, high: float) -> None:
-    """Raise ConfigError unless *low* <= *value* <= *high*."""
     if not low <= value <= high:  # NaN is in no range
         raise ConfigError(f"{what} is {value}: use a number from {low:g} to {high:.15g}")

@@ -24,7 +24,6 @@ class TlsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def is_on(self) -> bool:
-        """True if the ports speak TLS."""
         return self.certificate is not None
 
     @property

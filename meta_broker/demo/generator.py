@@ -48,6 +48,5 @@ def rows(invoices: int, seed: int) -> Iterator[list[str]]:
 
 
 def write_orders(path: Path, invoices: int, seed: int) -> None:
-    """Write `rows` to *path* as CSV."""
     with path.open("x", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows(invoices, seed))

@@ -57,7 +57,6 @@ class DemoRun:
 
     @property
     def rolled_back(self) -> int:
-        """Number of attempts that were rolled back, and done again."""
         return self.environment.producers.heard[RolledBack]
 
     def _progress(self) -> tuple[int, int]:

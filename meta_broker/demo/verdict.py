@@ -133,7 +133,6 @@ def _classify(ordered: Account, row: Account | None, messages: Account | Contrad
 
 
 def _accounts(invoices: Iterable[InvoiceMessage], lines: Iterable[LineMessage]) -> dict[str, Account | Contradiction]:
-    """Return the broker's account of each invoice."""
     found: dict[str, Account | Contradiction] = {}
     parts: dict[str, list[LineMessage]] = defaultdict(list)
     for line in lines:

@@ -35,24 +35,15 @@ Attach = Callable[[asyncio.Transport, str], asyncio.Protocol | None]
 class Peer(Protocol):
     """A connection, as handlers see it."""
 
-    @property
-    def name(self) -> str:
-        """Remote address and port."""
-
+    name: str  # remote address and port
     address: str  # remote, without the port
+    network: str  # remote, as limits by address count it (`addresses.network_of`)
     certificate: tuple[str, ...]  # names in the peer's verified certificate
     has_logged_in: bool
+    principal: Principal | None  # owner of the connection; None: not known, or this broker has no access rules
     former: tuple[Principal, ...]  # it belonged to them before another login
-
-    @property
-    def network(self) -> str:
-        """Remote address, as limits by address count it (`addresses.network_of`)."""
-
-    @property
-    def principal(self) -> Principal | None:
-        """Owner of the connection; None: not known, or this broker has no access rules."""
-
     login: Login | None  # one that has begun
+    local_transactions: dict[LocalKey, LiveBranch]
 
     def become(self, principal: Principal) -> str:
         """Give the connection to *principal*. Returns a reason if that has too many connections; blank: done."""
@@ -60,9 +51,6 @@ class Peer(Protocol):
     @property
     def account(self) -> QuotaAccount | None:
         """Account whose quota the connection uses; None: it has no limit."""
-
-    @property
-    def local_transactions(self) -> dict[LocalKey, LiveBranch]: ...
 
     def send(self, data: bytes) -> None:
         """Queue bytes for the peer; dropped if it is closed."""
@@ -98,10 +86,13 @@ class Peer(Protocol):
         """Continue after `pause`: the request is answered."""
 
     def upgrade(self, answer: bytes, attach: Attach) -> bool:
-        """Send *answer* and switch the connection to the protocol *attach* returns. False: not possible."""
+        """Send *answer* and switch the connection to the protocol *attach* returns; it is no client's any more.
+
+        False, with no effect: *attach* returns None, or the peer has already sent more.
+        """
 
     def quit(self) -> None:
-        """Close once everything queued is sent."""
+        """Handle nothing more; close once all earlier requests are answered and sent, wherever they wait."""
 
 
 def yield_after(peer: Peer) -> None:

@@ -159,7 +159,6 @@ class Dispatcher:
 
     @property
     def fetches_waiting(self) -> int:
-        """Number of fetches that wait for messages."""
         return self._fetch.waiting
 
     async def close(self) -> None:

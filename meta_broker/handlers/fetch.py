@@ -103,7 +103,6 @@ class FetchHandler:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting fetches."""
         return len(self._waiting)
 
     def release(self, peer: Peer, woken: Iterable[WaitingFetch]) -> list[bytes]:
@@ -112,7 +111,6 @@ class FetchHandler:
         return [answer_line(self._context, each.fetch, 0, self._end_offset(each.name)) for each in released]
 
     def peer_closed(self, peer: Peer) -> None:
-        """Discard the waiting fetches of a closed connection."""
         self._waiting.pop_of_peer(peer)
 
     def wake(self, topic: str) -> None:

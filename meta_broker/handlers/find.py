@@ -60,7 +60,6 @@ class FindHandler:
             self._task.add_done_callback(raise_task_error)
 
     def peer_closed(self, peer: Peer) -> None:
-        """Discard the finds of a closed connection."""
         self._waiting.pop(peer, None)
 
     async def close(self) -> None:

@@ -73,7 +73,6 @@ class Gate:
         return not same or any(known.get(each.name) != each for each in (principal, *peer.former))
 
     def quota_of(self, principal: Principal) -> Quota:
-        """Return the quota of *principal*."""
         return self._rules.quota_of(principal)
 
     def keep_link(self, peer: Peer, transport: asyncio.Transport) -> None:
@@ -106,7 +105,6 @@ class Gate:
         return handle_if_allowed
 
     def authenticate(self, request: Authenticate, peer: Peer) -> None:
-        """Answer a message of a login."""
         if request.mechanism != MECHANISM:
             text = f"this broker knows {MECHANISM} alone".encode()
             peer.send(encode_result(Status.NOT_AUTHENTICATED, text, request.opaque))

@@ -120,6 +120,5 @@ def bad_size(request: Get | Fetch) -> bytes:
 
 
 def unknown_partition(request: Get | Fetch | Find | OffsetQuery | Offsets | Count) -> bytes:
-    """Return the reply for a partition that does not exist."""
     text = f"The topic `{request.topic}` in partition `{request.partition}` is not exists"
     return encode_result(Status.NOT_FOUND, text.encode(), request.opaque)

@@ -50,7 +50,6 @@ class LoopDelay:
         return self._delays.snapshot()
 
     def record(self, delay_ms: float) -> None:
-        """Record the delay of one sample."""
         assert self._loop is not None
         second = int(self._loop.time())
         if self._seconds and self._seconds[-1][0] == second:

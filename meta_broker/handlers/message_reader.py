@@ -239,7 +239,6 @@ class MessageReader:
         self._filters.submit(found.name, run_timed)
 
     async def _read(self, places: Sequence[JournalSlice]) -> bytes:
-        """Return the bytes of *places*. Raises StorageFailed."""
         if not places:
             return b""
         read = ColdRead(self._segments, places)
@@ -269,7 +268,6 @@ class MessageReader:
                 left_s = max(left_s - (time.monotonic() - began), 0.0)
 
     def peer_closed(self, peer: Peer) -> None:
-        """Cancel the read of a closed connection."""
         if (task := self._by_peer.pop(peer, None)) is not None:
             task.cancel()
 

@@ -54,7 +54,6 @@ class RequestTimes:
         self._untimed = Histogram()
 
     def count_as(self, kind: type, known: type) -> None:
-        """Count requests of *kind* as those of *known*."""
         self._by_type[kind] = self._by_type[known]
 
     def of(self, request: object) -> Histogram:

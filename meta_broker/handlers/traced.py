@@ -40,8 +40,6 @@ class WriteTraces:
         self._branches: OrderedDict[BranchKey, str] = OrderedDict()  # contexts of branches that are not over
 
     def wrap(self, handle: Callable[[Traced, Peer], None]) -> Callable[[Traced, Peer], None]:
-        """Wrap a handler of writes."""
-
         def handle_traced(request: Traced, peer: Peer) -> None:
             parents, began_ns, journal = self._parents(request), time.time_ns(), self._context.store.journal
             before = journal.end

@@ -124,7 +124,6 @@ class WaitingFetches:
         return due
 
     def pop_of_peer(self, peer: Peer) -> list[WaitingFetch]:
-        """Remove all fetches of one connection."""
         mine = list(self._by_peer.get(peer, ()))
         self._remove(mine)
         return mine

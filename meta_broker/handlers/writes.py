@@ -164,7 +164,6 @@ def _failed(request: WriteRequest, reason: str, offset: int | None = None) -> by
 
 
 def refuse_on_slave(context: Context, slave: ReplicaReceiver, request: WriteRequest, peer: Peer) -> None:
-    """Refuse a write that reached a slave."""
     where = f"its master is {slave.master}" if slave.master else "it has not heard from its master yet"
     text = f"this is slave {slave.slave_id} of broker {context.config.broker_id}, which takes no writes: {where}"
     match request:

@@ -27,7 +27,6 @@ class Budget(Generic[Holder]):
             self._held[holder] = held
 
     def held_by(self, holder: Holder) -> int:
-        """Return the bytes last recorded."""
         return self._held.get(holder, 0)
 
     def excess(self) -> Holder | None:

@@ -42,7 +42,6 @@ class BusyPoll:
         self._call_soon(self._poll)
 
     def on_request(self) -> None:
-        """Record that a request has arrived."""
         self._has_request = True
 
     def _poll(self) -> None:

@@ -86,7 +86,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             self._count(nbytes, made_progress=bool(requests))
         if self.throttle is not None:
             self.throttle.received(nbytes)
-        self._handle_queued()
+        self.handle_queued()
 
     def _decode(self) -> None:
         waiting, nbytes = len(self._requests), self._receiver.undecoded
@@ -114,7 +114,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self.report_unsent(made_progress=True)
         self.last_active = self._loop.time()
         self.flush()
-        self._handle_queued()
+        self.handle_queued()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc  # a reset is an ordinary goodbye: genuine clients close with SO_LINGER 0
@@ -131,7 +131,6 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self._owner.closed(self)
 
     def become(self, principal: Principal) -> str:
-        """Belong to *principal* from now on. Returns why not, blank if it does."""
         if not (why := self._owner.become(self, principal)):
             if self.principal is not None and self.principal not in (principal, *self.former):
                 self.former += (self.principal,)
@@ -142,66 +141,52 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
     # -- handlers.context.Peer --------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Queue a reply; dropped if the peer is closed."""
         self._in_flight -= 1
         if self._transport is not None:
             self._replies.add(data)
             self._flush_later()
 
     def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
-        """Queue a reply in pieces, without copying."""
         self._in_flight -= 1
         if self._transport is not None:
             self._replies.add_buffers(buffers, size)
             self._flush_later()
 
     def buffer_reply(self, key: BranchKey, data: bytes) -> None:
-        """Queue a reply about a branch: it leaves with the turn, unless `pop_buffered` removes it before."""
         self._in_flight -= 1
         if self._transport is not None:
             self._replies.buffer(key, data)
             self._flush_later()
 
     def pop_buffered(self, key: BranchKey) -> bytes:
-        """Take the replies about a branch buffered in this turn; the caller sends them."""
         return self._replies.pop_buffered(key)
 
     def add_pending(self, size: int) -> None:
-        """Count a reply that is held for the high watermark."""
         self._pending_bytes += size
 
     def end_pending(self, size: int) -> None:
-        """Stop counting a reply, and handle requests that waited for room."""
         self._pending_bytes -= size
         if self._requests:
             self._wait_for_turn()
 
     def end_in_flight(self) -> None:
-        """Stop counting the current request as in flight: it has no reply, or waits for it elsewhere."""
         self._in_flight -= 1
 
     def enqueue(self, waiting: WaitingFetch) -> None:
-        """Complete a fetch that has waited, after the requests already queued."""
         if self._state is ConnectionState.DRAINING:  # it quit while those woken together were enqueued
             self._release([waiting])
         elif self._transport is not None:
             self._requests.append(waiting)
-            self._handle_queued()
+            self.handle_queued()
 
     def pause(self) -> None:
-        """Handle nothing more until `resume`."""
         self._blocks.add(Block.REPLY)
 
     def resume(self) -> None:
-        """Handle the requests that arrived since `pause`."""
         self._blocks.discard(Block.REPLY)
-        self._handle_queued()
+        self.handle_queued()
 
     def upgrade(self, answer: bytes, attach: Attach) -> bool:
-        """Send *answer* and switch the connection to the protocol *attach* returns; it is no client's any more.
-
-        False, with no effect: *attach* returns None, or the peer has already sent more.
-        """
         transport = self._transport
         is_idle = not (self._requests or self._receiver.undecoded) and self._receiver.is_between_commands
         if transport is None or not is_idle or self._in_flight != 1:
@@ -218,7 +203,6 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         return True
 
     def quit(self) -> None:
-        """Handle nothing more; close once all earlier requests are answered and sent, wherever they wait."""
         if self._state in HANDLES:
             woken = [each for each in self._requests if isinstance(each, WaitingFetch)]
             self._requests.clear()
@@ -234,10 +218,6 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             self.send(answer)
 
     # -- calls of the server ----------------------------------------------------------------------------------
-
-    def on_journal_room(self) -> None:
-        """Continue, since the journal has room again."""
-        self._handle_queued()
 
     def drop_body(self, reason: str) -> None:
         """Discard the incomplete body, and answer its request with *reason*."""
@@ -260,16 +240,14 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size() + self._replies.bytes
 
     def abort_with(self, reason: str) -> None:
-        """Abort the connection, and log the *reason*."""
         log.warning("connection dropped conn=%s reason=%s", self.name, reason)
         self.abort()
 
     def abort(self) -> None:
-        """Drop the connection now."""
         if self._transport is not None:
             self._transport.abort()
 
-    def _handle_queued(self) -> None:
+    def handle_queued(self) -> None:
         """Handle requests, now or in its turn; read the socket only if none is left."""
         if self._is_waiting:
             pass
@@ -337,7 +315,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
 
     def throttle_over(self) -> None:
         self._blocks.discard(Block.QUOTA)
-        self._handle_queued()
+        self.handle_queued()
 
     def _detach(self) -> None:
         self._state = walk(NEXT, self._state, ConnectionEvent.GONE)
@@ -365,7 +343,6 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             self._owner.received(self, held, made_progress=made_progress)
 
     def flush(self) -> None:
-        """Write what is queued."""
         self._is_flush_due = False
         transport = self._transport
         if transport is None:

@@ -25,17 +25,9 @@ class ConnectionBounds:
 class ConnectionOwner(Protocol[C]):
     """The server, as a connection sees it."""
 
-    @property
-    def buffers(self) -> BodyBuffers:
-        """Buffers for large bodies."""
-
-    @property
-    def received_chunk(self) -> memoryview:
-        """Place for what a connection receives outside of large bodies, until it has taken that."""
-
-    @property
-    def turns(self) -> Turns:
-        """Shares of the loop's turns."""
+    buffers: BodyBuffers
+    received_chunk: memoryview  # for what a connection receives outside of large bodies, until it has taken that
+    turns: Turns
 
     def opened(self, connection: C, transport: asyncio.Transport) -> bool:
         """Register a new connection. False: there are too many, and *transport* was taken over."""
@@ -57,7 +49,7 @@ class ConnectionOwner(Protocol[C]):
         """Call *connection*'s `flush` at the end of this turn of the loop."""
 
     def is_journal_full(self) -> bool:
-        """Return whether sockets must not be read because too much waits to be written; `on_journal_room` follows."""
+        """Return whether sockets must not be read because too much waits to be written; `handle_queued` follows."""
 
     def failed(self, error: StorageFailed) -> None:
         """Stop the broker, since the journal has stopped."""

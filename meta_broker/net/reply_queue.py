@@ -14,7 +14,6 @@ class ReplyQueue:
         self._buffered: dict[BranchKey, list[bytes]] = {}  # of this turn, by branch
 
     def add(self, data: bytes) -> None:
-        """Queue a reply."""
         self._pieces.append(data)
         self.bytes += len(data)
 
@@ -29,7 +28,6 @@ class ReplyQueue:
         self.bytes += len(data)
 
     def pop_buffered(self, key: BranchKey) -> bytes:
-        """Remove and return the replies about a branch."""
         if (buffered := self._buffered.pop(key, None)) is None:
             return b""
         data = b"".join(buffered)
@@ -37,7 +35,6 @@ class ReplyQueue:
         return data
 
     def pop_all(self) -> list[bytes | memoryview]:
-        """Remove and return everything."""
         if self._buffered:
             for buffered in self._buffered.values():
                 self._pieces += buffered

@@ -160,7 +160,7 @@ class Server:
         if self._stalled and not self.is_journal_full():
             self._stalled = False
             for connection in list(self._connections):
-                connection.on_journal_room()
+                connection.handle_queued()
 
     def expire(self) -> bool:
         """Roll back some of the branches that timed out. Call it twice a second. True: call again, after others'
@@ -330,7 +330,6 @@ class Server:
             await asyncio.wait_for(self._no_connections.wait(), seconds)
 
     def _release(self) -> None:
-        """Release the address."""
         for server in self._servers:
             server.close()
         while self._sockets:

@@ -109,7 +109,6 @@ class Throttle:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes to receive at once."""
         return self.account.read_bytes
 
     def received(self, count: int) -> None:
@@ -123,7 +122,6 @@ class Throttle:
             self._after(wait_s, self._unmute)
 
     def sent(self, count: int) -> None:
-        """Count bytes of answers."""
         self.account.bytes_out.charge(count, self._loop.time())
 
     def judge(self, request: Handled) -> bytes | None:

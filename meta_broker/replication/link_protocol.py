@@ -160,12 +160,10 @@ def encode(frame: _Text | Heartbeat | FlushAck) -> bytes:
 
 
 def journal_chunk_head(lsn: int, size: int) -> bytes:
-    """Return the header for *size* bytes of the journal."""
     return _bulk_head(_JOURNAL_CHUNK, lsn, size)
 
 
 def snapshot_chunk_head(position: int, size: int) -> bytes:
-    """Return the header for *size* bytes of a checkpoint."""
     return _bulk_head(_SNAPSHOT_CHUNK, position, size)
 
 
@@ -183,7 +181,6 @@ class LinkDecoder:
     """Decodes one direction of a link: bytes in, frames out; bulk in pieces, as it arrives. One caller at a time."""
 
     def __init__(self, *expected: type[LinkFrame]) -> None:
-        """Expect these frame types."""
         self._expected = frozenset(expected)
         self._held = bytearray()  # an incomplete header, or an incomplete frame without bulk
         self._bulk: tuple[type[SnapshotChunk | JournalChunk], int, int] | None = None  # type, next position, bytes left

@@ -61,7 +61,6 @@ def beyond_end(
 
 
 def check_restore(facts: RestoreFacts) -> list[CheckFinding]:
-    """Return findings for and against the restoration."""
     return [*_cluster(facts), *_archive(facts), *_lost(facts), *_in_doubt(facts), *_groups(facts)]
 
 

@@ -169,7 +169,6 @@ def _reads_back(fd: int, unknown: list[str]) -> bool | None:
 
 
 def find_mount(directory: Path, unknown: list[str]) -> Mount | None:
-    """Return the mount that holds *directory*."""
     device = directory.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     path, found = directory.resolve(), list[Mount]()

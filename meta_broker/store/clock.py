@@ -104,7 +104,6 @@ class BelievedTime:
 
 
 def steady_clock_ms() -> int:
-    """Return milliseconds on the monotonic clock."""
     return int(now() * 1000)
 
 

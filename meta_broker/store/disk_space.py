@@ -95,7 +95,6 @@ class DiskSpace:
         return self._why if left < self._segments.segment_bytes // LAST_PART else ""
 
     def filled(self, error: StorageFailed) -> None:
-        """Record that the disk is full, by *error*."""
         if not self._why:
             hint = "; it has no inode left, for any file: delete some" if _is_out_of_inodes(self._segments) else ""
             self._why = f"the disk is full ({error}{hint}): nothing was done, send again once there is room"

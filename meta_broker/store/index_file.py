@@ -179,12 +179,10 @@ class IndexFile:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
         return -(-self.entries // index_layout.CHUNK_ENTRIES)
 
     @property
     def mark(self) -> IndexFileEntry:
-        """The checkpoint's entry for this file."""
         return IndexFileEntry(entries=self.entries, crc=self.crc)
 
     def at(self, entry: int) -> "tuple[bytes, int]":

@@ -65,12 +65,10 @@ def offsets_of(entries: Buffer) -> memoryview:
 
 
 def lsns_of(entries: Buffer) -> memoryview:
-    """Return the LSN of every entry."""
     return memoryview(entries).cast("B").cast("Q")[1::_WORDS]
 
 
 def messages_in(entries: Buffer) -> int:
-    """Return how many messages the entries have together."""
     return sum(memoryview(entries).cast("B").cast("I")[7::8])
 
 

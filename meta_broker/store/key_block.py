@@ -52,7 +52,6 @@ class KeyBlock(NamedTuple):
 
 
 def new_buckets() -> "list[array[int]]":
-    """Return empty buckets for a block."""
     return [array("Q") for _ in range(BUCKETS)]
 
 
@@ -66,7 +65,6 @@ def joined(first: KeyBlock, second: KeyBlock) -> KeyBlock:
 
 
 def sorted_block(block: KeyBlock) -> KeyBlock:
-    """Return the block with sorted entries."""
     return block._replace(buckets=_sorted(block.buckets))
 
 

@@ -115,13 +115,11 @@ class KeyFiles:
             self._storage.remove(_name(covered))
 
     def trim(self, start: int) -> None:
-        """Drop blocks below *start*."""
         for covered in self.covered_ranges:
             if covered.end <= start:
                 self._drop(covered, None)
 
     def clear(self, reason: str) -> None:
-        """Drop every block."""
         for covered in self.covered_ranges:
             self._drop(covered, reason)
 

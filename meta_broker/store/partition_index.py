@@ -307,7 +307,6 @@ class PartitionIndex:
             self._tail[:] = _no_earlier(self._tail, time_ms)
 
     def damaged(self) -> None:
-        """Record that the file was found damaged."""
         if self._file.is_lost:
             self._file, self._last_read, self._last_offset = IndexFile.lost(self._path.name), 0, -1
         if not self.is_damaged:

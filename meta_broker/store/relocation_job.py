@@ -31,7 +31,6 @@ class RelocationJob:
         self._is_stopping = False
 
     def maybe_begin(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
-        """Begin to relocate if that is due and not running."""
         if self._task is None and not self._is_stopping and self._relocation.is_due:
             self._task = loop.create_task(self._relocate(loop, worker))
             self._task.add_done_callback(self._ended)

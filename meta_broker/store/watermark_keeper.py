@@ -78,7 +78,6 @@ class WatermarkKeeper:
             log.error("watermark not written, a restart would show less error=%s", error)
 
     async def stop(self) -> None:
-        """Wait for a running write."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
 

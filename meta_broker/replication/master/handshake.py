@@ -160,7 +160,6 @@ class SendProgress:
         return max(min(written, segment_end, self.sent + CHUNK_BYTES_MAX) - self.sent, 0)
 
     def advance(self, size: int) -> None:
-        """Record that *size* bytes from `sent` on were sent."""
         self.sent = Lsn(self.sent + size)
 
     def report(self, flushed: Lsn) -> None:

@@ -114,7 +114,6 @@ class ReplicaSender(asyncio.Protocol):
     # -- the owner's calls ------------------------------------------------------------------------------------
 
     def has_all_below(self, lsn: Lsn) -> bool:
-        """Return whether the slave has acknowledged everything below *lsn*."""
         return self.side is not None and self.side.reported is not None and self.side.reported >= lsn
 
     @property

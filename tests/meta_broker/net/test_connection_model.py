@@ -302,7 +302,7 @@ class Connections(RuleBasedStateMachine):
     def fill_the_journal_or_make_room(self) -> None:
         self.is_full = not self.is_full
         if not self.is_full:
-            self.call(self.connection.on_journal_room)
+            self.call(self.connection.handle_queued)
 
     @precondition(lambda self: not self.is_lost)
     @rule(size=st.sampled_from([0, 0, 50, 101]))
