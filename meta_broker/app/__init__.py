@@ -1,4 +1,4 @@
 """A process from its start to its end: master, slave, roles and the watchdog.
 
-Read: watchdog, in_doubt_at_stop -> broker (the order of starting and stopping) -> master, slave -> roles.
+Read: watchdog -> broker (the order of starting and stopping) -> master, slave -> roles.
 """

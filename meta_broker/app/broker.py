@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from journal.errors import StorageFailed
-from meta_broker.app.in_doubt_at_stop import is_any_prepared
+from journal.records.states import BranchState
 from meta_broker.app.service_manager import STOPPING, notify
 from meta_broker.app.watchdog import LoopWatchdog
 from meta_broker.cluster.membership import Membership
@@ -252,7 +252,9 @@ class Broker:
         see_until = clock() + sync_s
         while server.has_connections and not self._stop_now.is_set():
             now = clock()
-            is_unfinished = context.slave is None and is_any_prepared(context.store.transactions)
+            is_unfinished = context.slave is None and any(
+                live.state is BranchState.PREPARED for live in context.store.transactions.transactions.values()
+            )
             left_s = finish_until - now if is_unfinished else 0.0
             if (wait_s := max(left_s, see_until - now)) <= 0:
                 break

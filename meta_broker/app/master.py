@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from journal.errors import StorageFailed
 from journal.records.epoch_history import WriterEpoch
 from journal.state.recovery import Recovered
+from journal.state.transaction_store import JournalTransactionStore
 from meta_broker.app.broker import Role, RoleChange, Start, closing, new_context, tune_garbage_collector
-from meta_broker.app.in_doubt_at_stop import log_in_doubt
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.position_report import PositionReport
 from meta_broker.cluster.registration_plan import some
@@ -21,7 +21,7 @@ from meta_broker.errors import BrokerError, ConfigError
 from meta_broker.handlers.context import ReadReplica
 from meta_broker.handlers.dispatch import Dispatcher
 from meta_broker.handlers.message_ids import MessageIds
-from meta_broker.replication.fencing import epoch_for
+from meta_broker.replication.fencing import check_epoch
 from meta_broker.replication.lost_tail import LostTail
 from meta_broker.replication.master.master import Master
 from meta_broker.replication.replica.resync import restore_tail, why_async_is_unsafe
@@ -38,6 +38,8 @@ from zk.errors import MalformedNode, ZooKeeperUnavailable
 from zk.tree.paths import BrokerKey, BrokerNode, Paths
 
 log = logging.getLogger(__name__)
+
+LISTED_MAX = 20  # branches in doubt in the log of a stop; the command lists all
 
 
 class IdHeld(BrokerError):
@@ -127,7 +129,8 @@ class MasterRole(Role):
     ) -> int:
         """Return the epoch to write with. Raises Superseded, StaleCopy, IdHeld."""
         config = self.config
-        epoch = epoch_for(recovered, node, config.broker_id)
+        epoch = max(recovered.state.epoch, 1)  # 0: a new journal
+        check_epoch(epoch, node, config.broker_id)
         self._is_behind = is_behind(recovered, position)
         if self._is_behind and not is_kept_by_slaves(config.replication.mode, node):
             assert position is not None
@@ -185,7 +188,27 @@ def _last_checkpoint(store: MessageStore) -> Iterator[None]:
         if store.journal.failure is not None:
             raise
         log.error("no last checkpoint, the next start reads more of the journal error=%s", error)
-    log_in_doubt(store.transactions)
+    _log_in_doubt(store.transactions)
+
+
+def _log_in_doubt(store: JournalTransactionStore) -> None:
+    """Log the branches that a stop leaves in doubt, oldest first. Everything must be durable."""
+    left = store.recover()
+    now_ms = store.now_ms()
+    for transaction in left[:LISTED_MAX]:
+        branch = transaction.branch
+        assert branch is not None, "a prepared branch has messages"
+        key, prepared_s = transaction.key, max(0, now_ms - branch.prepared_ms) // 1000
+        log.warning(
+            "left in doubt xid=%s prepared_s=%d messages=%d bytes=%d", key, prepared_s, branch.messages, branch.bytes
+        )
+    if left:
+        log.warning(
+            "branches left in doubt count=%d: they survive; list them with `metaq txn list --dir %s` while the broker "
+            "is down, with `metaq txn list` once it is back",
+            len(left),
+            store.journal.storage.path,
+        )
 
 
 def _ready_line(config: BrokerConfig, store: MessageStore, url: str, membership: Membership | None) -> str:

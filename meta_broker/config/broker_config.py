@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from journal.records.record import TOPIC_BYTES_MAX
 from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import JournalIdentity
@@ -22,9 +23,11 @@ from meta_broker.config.slave_section import SlaveSection
 from meta_broker.config.tls_section import TlsSection
 from meta_broker.config.zookeeper_section import ZooKeeperSection
 from meta_client.net.security import Security
+from zk.tree.paths import InvalidName, check_name
 
 BROKER_ID_MAX = 1023  # ten bits of a message id
 PARTITIONS_MAX = 65_536  # what readers of ZooKeeper accept
+TOPIC_NAME_BYTES_MAX = TOPIC_BYTES_MAX - 55  # room for what file names and records add
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -40,6 +43,18 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         # Canonical form: sections are compared, and identified by their checksum.
         msgspec.structs.force_setattr(self, "compression", tuple(sorted(set(self.compression))))
+
+
+def why_not_a_topic(name: str) -> str | None:
+    """Return why *name* is no valid topic name for command lines, file names and ZooKeeper paths; None if it is."""
+    if not name or len(name.encode()) > TOPIC_NAME_BYTES_MAX:
+        return f"a topic name is 1 to {TOPIC_NAME_BYTES_MAX} bytes long"
+    try:
+        check_name(name)
+        is_node = name.isprintable() and not any(map(str.isspace, name))
+    except InvalidName:
+        is_node = False
+    return None if is_node else "a topic name holds no slash, white space or character that ZooKeeper refuses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,13 @@ from journal.wal.flush_mode import FlushMode
 from meta_broker.access.quota import UNLIMITED, Quota, check_quota
 from meta_broker.config.access_section import AccessSection, check_access
 from meta_broker.config.admin_section import AdminSection, check_admin
-from meta_broker.config.broker_config import BROKER_ID_MAX, PARTITIONS_MAX, BrokerConfig, TopicConfig
+from meta_broker.config.broker_config import BROKER_ID_MAX, PARTITIONS_MAX, BrokerConfig, TopicConfig, why_not_a_topic
 from meta_broker.config.broker_section import BrokerSection, RoleName, check_hosts, check_section
 from meta_broker.config.exposure import check_exposure
 from meta_broker.config.replication_section import ReplicationSection, check_replication
 from meta_broker.config.retention_section import RetentionSection, check_retention
 from meta_broker.config.slave_section import SlaveSection, why_not_slave
 from meta_broker.config.tls_section import TlsSection, check_tls
-from meta_broker.config.topic_names import why_not_a_topic
 from meta_broker.config.zookeeper_section import ZooKeeperSection, check_zookeeper
 from meta_broker.errors import ConfigError
 from meta_client.protocol.compression import LABELS

@@ -23,8 +23,7 @@ from meta_broker.store.indexes import when_loaded
 from meta_broker.store.key_indexer import KeyIndexer, run_at, runs_from
 from meta_broker.store.key_reading import look_at
 from meta_broker.store.partition_index import PartitionIndex, StoredExtent
-from meta_broker.store.read_ahead import ReadAhead
-from meta_broker.store.search import NotAMessageStart, SearchStep, search_step
+from meta_broker.store.search import NotAMessageStart, ReadAhead, SearchStep, search_step
 from meta_broker.task_errors import raise_task_error
 from meta_client.protocol.answers import Found, FoundAt, format_found
 from meta_client.protocol.encoder import encode_result

@@ -1,6 +1,5 @@
 """Stops a superseded master from serving. Pure."""
 
-from journal.state.recovery import Recovered
 from meta_broker.errors import BrokerError
 from zk.brokers.replication import ReplicationNode
 
@@ -25,13 +24,3 @@ def check_epoch(epoch: int, node: ReplicationNode | None, broker_id: int) -> Non
     """Raise Superseded if ZooKeeper knows a higher epoch than the journal's *epoch*."""
     if node is not None and node.epoch > epoch:
         raise Superseded(broker_id, epoch, node)
-
-
-def epoch_for(recovered: Recovered, node: ReplicationNode | None, broker_id: int) -> int:
-    """Return the epoch a master writes with, given what was *recovered* from its journal (epoch 0: a new one).
-
-    Raises Superseded.
-    """
-    epoch = max(recovered.state.epoch, 1)
-    check_epoch(epoch, node, broker_id)
-    return epoch

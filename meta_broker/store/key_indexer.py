@@ -28,8 +28,7 @@ from meta_broker.store.key_files import ENTRIES_MAX, CoveredOffsets, KeyFiles, f
 from meta_broker.store.key_reading import gather, is_message
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.partition_index import PartitionIndex, StoredExtent
-from meta_broker.store.read_ahead import ReadAhead
-from meta_broker.store.search import NotAMessageStart
+from meta_broker.store.search import NotAMessageStart, ReadAhead
 from meta_broker.store.topics import Topics
 from meta_broker.task_errors import raise_task_error
 

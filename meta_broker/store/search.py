@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from journal.wal.open_journal import OpenJournal
 from meta_broker.store.partition_index import StoredExtent
 from meta_client.protocol.answers import FoundAt
 from meta_client.protocol.messages import FLAG_ATTRIBUTE, HEADER, HEADER_BYTES
@@ -20,12 +21,34 @@ FRAMES_MAX: Final = 2048
 BYTES_MAX: Final = 1024 * 1024  # pages of which may have to come from the disk
 GROUP_BYTES: Final = 256 * 1024  # searched in one call, for some 50 us
 GAP_BYTES: Final = 16 * 1024  # between two runs: cheaper to read than to skip
+AHEAD_BYTES: Final = 64 * 1024  # least bytes of one read: most callers read a few bytes at short distances
 _LENGTH: Final = Struct(">i")
 _ID: Final = Struct(">q")
 _ID_AT: Final = 8
 
-# LSN and size; cut at the end of the segment. Raises KeyError if it is no longer stored, StorageFailed.
-ReadJournal = Callable[[int, int], memoryview]
+ReadJournal = Callable[[int, int], memoryview]  # as `ReadAhead.read`
+
+
+class ReadAhead:
+    """Buffer of the last part read. One thread, for one job."""
+
+    def __init__(self, journal: OpenJournal) -> None:
+        self._journal = journal
+        self._start = 0
+        self._data = memoryview(b"")
+
+    def read(self, lsn: int, size: int) -> memoryview:
+        """Return bytes [lsn, lsn + size), cut at the end of the segment. Blocks on the disk.
+
+        Raises KeyError if they are no longer stored, StorageFailed.
+        """
+        at = lsn - self._start
+        if at < 0 or at + size > len(self._data):
+            base, file = self._journal.reader(lsn)
+            wanted = min(max(size, AHEAD_BYTES), base + file.size - lsn)
+            self._start, self._data = lsn, memoryview(file.read(lsn - base, wanted))
+            at = 0
+        return self._data[at : at + size]
 
 
 class NotAMessageStart(Exception):

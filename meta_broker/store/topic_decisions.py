@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
 
 from journal.records.topic_changes import TopicChange, TopicState
-from meta_broker.config.broker_config import PARTITIONS_MAX, TopicConfig
-from meta_broker.config.topic_names import why_not_a_topic
+from meta_broker.config.broker_config import PARTITIONS_MAX, TopicConfig, why_not_a_topic
 from meta_broker.store.topics import section_crc
 from meta_client.protocol.compression import LABELS, NO_COMPRESSION
 from meta_client.protocol.requests import TopicVerb

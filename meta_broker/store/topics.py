@@ -15,8 +15,7 @@ import msgspec
 from journal.records.record import PartitionName
 from journal.records.topic_changes import TopicChange, TopicState
 from journal.state.journal_state import JournalState
-from meta_broker.config.broker_config import TopicConfig
-from meta_broker.config.topic_names import why_not_a_topic
+from meta_broker.config.broker_config import TopicConfig, why_not_a_topic
 
 _REMEMBERED_MAX = 10_000  # clients can make up any number of names
 
