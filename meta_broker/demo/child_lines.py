@@ -163,13 +163,7 @@ class DemoChild(Program):
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise ProgramFailed(f"{self.name} does not end within {timeout_s:g} s: {self.log_tail()}") from None
-        if self._process.returncode != 0:
-            self.check()
-        self.kill()
+        self._wait_for_exit(timeout_s)
 
     def _listen(self, process: subprocess.Popen[bytes], events: "queue.SimpleQueue[TalkMessage | None]") -> None:
         assert process.stdout is not None

@@ -56,6 +56,17 @@ class Program:
         if self._process is not None and (code := self._process.poll()) is not None:
             raise ProgramFailed(f"{self.name} ended with code {code}; the end of {self.log}: {self.log_tail()}")
 
+    def _wait_for_exit(self, timeout_s: float) -> None:
+        """Wait until it exits with status 0. Raises ProgramFailed."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ProgramFailed(f"{self.name} does not end within {timeout_s:g} s: {self.log_tail()}") from None
+        if code != 0:
+            self.check()
+        self.kill()
+
     def kill(self) -> None:
         """Kill the process and wait until it is gone. Idempotent."""
         if self._process is not None:
@@ -100,13 +111,7 @@ class BrokerProgram(Program):
         """Send SIGTERM and wait. Raises ProgramFailed unless it exits with status 0."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        try:
-            code = self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise ProgramFailed(f"the broker does not stop within {STOP_TIMEOUT_S} s: {self.log_tail()}") from None
-        self._process = None
-        if code != 0:
-            raise ProgramFailed(f"the broker ended with code {code}; the end of {self.log}: {self.log_tail()}")
+        self._wait_for_exit(STOP_TIMEOUT_S)
 
 
 def metaq(*arguments: str) -> list[str]:
