@@ -9,7 +9,6 @@ from typing import Any, Final
 from meta_broker.access.attempts import FailedLogins
 from meta_broker.access.needs import NEEDS, Need
 from meta_broker.access.principal import Principal
-from meta_broker.access.quota import Quota
 from meta_broker.access.repeats import FreeActions, RepeatedLines
 from meta_broker.access.rules import Principals
 from meta_broker.access.scram import Login, LoginRefused
@@ -43,9 +42,8 @@ _REFUSED: Final = b"wrong user or password"  # the same for every reason
 class Gate:
     """Logins and rights of one broker. Loop thread only."""
 
-    def __init__(self, rules: Principals, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rules = rules
-        self._clock = clock
+    def __init__(self, rules: Principals) -> None:
+        self.rules = rules
         self._failed = FailedLogins()
         self._decided: dict[tuple[str, Need], bool] = {}
         self._denied = RepeatedLines()
@@ -55,7 +53,7 @@ class Gate:
 
     def renew(self, rules: Principals) -> None:
         """Use *rules* from now on; links of principals that changed end. The server ends their connections."""
-        self._rules = rules
+        self.rules = rules
         self._decided.clear()
         for peer, transport in self._links:
             if self.has_changed(peer):
@@ -69,11 +67,8 @@ class Gate:
         if (principal := peer.principal) is None:
             return False
         same = peer.has_logged_in or self.identify(peer.address, peer.certificate) == principal
-        known = self._rules.principals
+        known = self.rules.principals
         return not same or any(known.get(each.name) != each for each in (principal, *peer.former))
-
-    def quota_of(self, principal: Principal) -> Quota:
-        return self._rules.quota_of(principal)
 
     def keep_link(self, peer: Peer, transport: asyncio.Transport) -> None:
         """Take note of *peer*, which was handed to a replication link."""
@@ -82,8 +77,8 @@ class Gate:
 
     def identify(self, address: str, certificate: tuple[str, ...]) -> Principal | None:
         """Return the principal of a new connection, by the names in its verified certificate, or by its address."""
-        found = self._rules.of_certificate(certificate) if certificate else None
-        return found or self._rules.of_address(address)
+        found = self.rules.of_certificate(certificate) if certificate else None
+        return found or self.rules.of_address(address)
 
     def guarded(self, kind: type, handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], None]:
         """Wrap the handler of requests of *kind*: without the rights they are refused, unhandled."""
@@ -97,7 +92,7 @@ class Gate:
                 if not self._is_met(principal, need):
                     self._deny(request, peer, principal, need)
                     return
-            if _is_free(request) and not self._free.admit(principal.name, self._clock()):
+            if _is_free(request) and not self._free.admit(principal.name, time.monotonic()):
                 _refuse(request, peer, Status.TOO_MANY, _TOO_MANY)
                 return
             handle(request, peer)
@@ -109,9 +104,9 @@ class Gate:
             text = f"this broker knows {MECHANISM} alone".encode()
             peer.send(encode_result(Status.NOT_AUTHENTICATED, text, request.opaque))
             return
-        now = self._clock()
+        now = time.monotonic()
         if peer.login is None:
-            peer.login = Login(self._rules.verifiers)
+            peer.login = Login(self.rules.verifiers)
         try:
             answer = peer.login.answer(request.message)
             why = None
@@ -129,7 +124,7 @@ class Gate:
             peer.quit()
             return
         if peer.login.is_done:
-            principal = self._rules.principals.get(peer.login.user)
+            principal = self.rules.principals.get(peer.login.user)
             peer.login = None
             if principal is None or principal.verifier is None:  # it left the rules meanwhile
                 peer.send(encode_result(Status.NOT_AUTHENTICATED, _REFUSED, request.opaque))
@@ -145,7 +140,7 @@ class Gate:
         peer.send(encode_result(Status.SUCCESS, answer, request.opaque))
 
     def _tell_login(self, principal: Principal, peer: Peer, outcome: str, reason: str | None = None) -> None:
-        if (left_out := self._logins.admit(principal.name, (peer.name, outcome), self._clock())) is not None:
+        if (left_out := self._logins.admit(principal.name, (peer.name, outcome), time.monotonic())) is not None:
             audit("login", principal.name, peer.name, outcome, reason=reason, left_out=left_out or None)
 
     def _is_met(self, principal: Principal, need: Need) -> bool:
@@ -161,7 +156,7 @@ class Gate:
 
     def _deny(self, request: Any, peer: Peer, principal: Principal, need: Need) -> None:
         action, facts = action_of(request) or (type(request).__name__.lower(), {})
-        if (left_out := self._denied.admit(principal.name, (action, need), self._clock())) is not None:
+        if (left_out := self._denied.admit(principal.name, (action, need), time.monotonic())) is not None:
             audit(action, principal.name, peer.name, "denied", needs=need, left_out=left_out or None, **facts)
         _refuse(request, peer, Status.NOT_AUTHORISED, f"{principal.name} may not {need}: it has no such right".encode())
 

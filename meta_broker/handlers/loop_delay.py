@@ -24,7 +24,7 @@ class LoopDelay:
         self.sampled_at = 0.0  # on the loop's clock; read by any thread
         self._delays = Histogram()  # of all samples, in seconds
         self._seconds: deque[tuple[int, float]] = deque()  # longest delay of each second in the window
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop  # from `start` on
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._interval_s = INTERVAL_S
@@ -50,7 +50,6 @@ class LoopDelay:
         return self._delays.snapshot()
 
     def record(self, delay_ms: float) -> None:
-        assert self._loop is not None
         second = int(self._loop.time())
         if self._seconds and self._seconds[-1][0] == second:
             delay_ms = max(delay_ms, self._seconds.pop()[1])
@@ -59,7 +58,6 @@ class LoopDelay:
         self._drop_old()
 
     def _sample(self) -> None:
-        assert self._loop is not None
         self.sampled_at = self._loop.time()
         delay_s = self.sampled_at - self._due
         self._delays.observe(max(delay_s, 0.0))
@@ -68,7 +66,6 @@ class LoopDelay:
         self._sample_later()
 
     def _sample_later(self) -> None:
-        assert self._loop is not None
         before, self._worked_s = self._worked_s, time.thread_time()
         is_idle = self._worked_s - before < self._interval_s * IDLE_SHARE
         self._interval_s = IDLE_INTERVAL_S if is_idle else INTERVAL_S
@@ -76,7 +73,6 @@ class LoopDelay:
         self._timer = self._loop.call_at(self._due, self._sample)
 
     def _drop_old(self) -> None:
-        assert self._loop is not None
         oldest = self._loop.time() - WINDOW_S
         while self._seconds and self._seconds[0][0] < oldest - 1:
             self._seconds.popleft()

@@ -30,13 +30,13 @@ def connection_samples(broker: OpenBroker) -> Iterator[Sample]:
     yield Sample(f.CONNECTIONS, context.counters.connections)
     yield Sample(f.CONNECTIONS_LIMIT, server.limit.connections_max)
     yield Sample(f.CONNECTIONS_REFUSED, server.limit.refused)
-    if (ends := server.certificate_ends) is not None:
+    if server.tls is not None and (ends := server.tls.ends) is not None:
         yield Sample(f.CERTIFICATE, ends - time.time())
     for principal, limit, totals in context.accounts.totals():
         yield Sample(f.QUOTA_THROTTLED, totals.throttled_s, (principal, limit))
         yield Sample(f.QUOTA_REFUSED, totals.refused, (principal, limit))
-    yield Sample(f.RECEIVED_BYTES, server.received_bytes)
-    yield Sample(f.UNSENT_BYTES, server.unsent_bytes)
+    yield Sample(f.RECEIVED_BYTES, server.receiving.total)
+    yield Sample(f.UNSENT_BYTES, server.sending.total)
     yield Sample(f.ANSWERS_WAITING, len(context.store.high_watermark))
     yield Sample(f.FETCHES_WAITING, broker.dispatcher.fetches_waiting)
 

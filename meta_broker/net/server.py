@@ -45,12 +45,12 @@ class Server:
         tls: PortTls | None = None,
     ) -> None:
         self._loop = loop
-        self._tls = tls
+        self.tls = tls
         self._on_failure = on_failure
         self._dispatcher: Dispatcher | None = None
         self._connections: set[ClientConnection] = set()
-        self._receiving: Budget[ClientConnection] = Budget(0)  # bounds: see `listen`
-        self._sending: Budget[ClientConnection] = Budget(0)
+        self.receiving: Budget[ClientConnection] = Budget(0)  # bounds: see `listen`; any thread may read the totals
+        self.sending: Budget[ClientConnection] = Budget(0)
         self.limit = ConnectionLimit(loop, 0, 0)
         self._stalled = False
         self._is_woken = False
@@ -64,11 +64,6 @@ class Server:
         self._servers: list[asyncio.Server | TlsListener] = []
         self._no_connections = asyncio.Event()  # set while there is no connection
         self._no_connections.set()
-
-    @property
-    def certificate_ends(self) -> float | None:
-        """End of the certificate in use, in seconds since 1970; None: there is none, or it is unknown. Any thread."""
-        return None if self._tls is None else self._tls.ends
 
     def reserve(self, host: str, port: int) -> int:
         """Bind the address and return the port, before anything else is opened; `listen` accepts connections.
@@ -85,8 +80,8 @@ class Server:
         unopened = dispatcher.context.store.indexes.unopened
         allowed = connections_allowed(section.connections_max, unopened)
         self.limit = ConnectionLimit(self._loop, allowed, section.connections_per_address_max)
-        self._receiving = Budget(section.received_bytes_total_max)
-        self._sending = Budget(section.unsent_bytes_total_max)
+        self.receiving = Budget(section.received_bytes_total_max)
+        self.sending = Budget(section.unsent_bytes_total_max)
         bounds = ConnectionBounds(
             decoder=Limits(line_bytes_max=section.line_bytes_max, body_bytes_max=section.body_bytes_max),
             unsent_bytes_max=section.unsent_bytes_max,
@@ -99,9 +94,9 @@ class Server:
         while self._sockets:
             host, port = self._sockets[0].getsockname()[:2]
             try:
-                if self._tls is not None:
+                if self.tls is not None:
                     self._sockets[0].listen(BACKLOG)
-                    self._servers.append(TlsListener(self._loop, self._sockets[0], self._tls, connect))
+                    self._servers.append(TlsListener(self._loop, self._sockets[0], self.tls, connect))
                     self._sockets.pop(0)
                     continue
                 self._servers.append(await self._loop.create_server(connect, sock=self._sockets[0], backlog=BACKLOG))
@@ -206,7 +201,7 @@ class Server:
         context, gate = self._dispatcher.context, self._dispatcher.gate
         if principal is None or gate is None:
             return context.accounts.of_address(connection.network, context.config.address_quota)
-        return context.accounts.of_principal(principal.name, gate.quota_of(principal))
+        return context.accounts.of_principal(principal.name, gate.rules.quota_of(principal))
 
     # -- connection_owner.ConnectionOwner --------------------------------------------------------------------
 
@@ -229,7 +224,7 @@ class Server:
         return True
 
     def received(self, connection: ClientConnection, held: int, *, made_progress: bool) -> None:
-        budget = self._receiving
+        budget = self.receiving
         budget.record(connection, held, made_progress=made_progress)
         while (stalled := budget.excess()) is not None:
             stalled.drop_body(
@@ -238,7 +233,7 @@ class Server:
             )
 
     def unsent(self, connection: ClientConnection, held: int, *, made_progress: bool) -> None:
-        budget = self._sending
+        budget = self.sending
         budget.record(connection, held, made_progress=made_progress)
         while (slowest := budget.excess()) is not None:
             if (left := slowest.unsent_bytes) < budget.held_by(slowest):  # it has read some since the last report
@@ -298,16 +293,6 @@ class Server:
     @property
     def has_connections(self) -> bool:
         return bool(self._connections)
-
-    @property
-    def received_bytes(self) -> int:
-        """Bytes of incomplete requests. Any thread."""
-        return self._receiving.total
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes of replies that wait for peers, as last reported. Any thread."""
-        return self._sending.total
 
     # -- the end ---------------------------------------------------------------------------------------------
 

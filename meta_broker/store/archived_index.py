@@ -182,7 +182,8 @@ def write_archived_index(
                 # Contiguous, or the archive begins again: a deleted topic, or a time without an archive.
                 first = former.first if former is not None and former.first <= start <= former.end else start
                 ranges.append(ArchivedRange(name.topic, name.partition, first, start, end, last_ms, entries, crc))
-            ranges += [_passed_on(former) for name, former in before.items() if name not in taken]
+            passed_on = (former for name, former in before.items() if name not in taken)
+            ranges += [msgspec.structs.replace(each, start=each.end, entries=0, crc=0) for each in passed_on]
             text = msgspec.json.encode(_Table(FORMAT, identity.cluster, identity.broker_id, cut, ranges))
             write(text)
             write(_TRAILER.pack(_MAGIC, len(text), crc32(text)))
@@ -192,10 +193,6 @@ def write_archived_index(
         temporary.rename(path)
         sync_directory(directory)
     return ArchivedIndexFile.open(path, identity)
-
-
-def _passed_on(former: ArchivedRange) -> ArchivedRange:
-    return msgspec.structs.replace(former, start=former.end, entries=0, crc=0)
 
 
 def _entries(covered: Covered, end: int) -> Iterator[memoryview]:

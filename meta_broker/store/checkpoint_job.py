@@ -22,7 +22,7 @@ from meta_broker.store.checkpoint_taking import record_checkpoint
 from meta_broker.store.clock import Clock, ClockStep
 from meta_broker.store.disk_space import CHECK_S, DiskSpace
 from meta_broker.store.indexes import Collected, Indexes, IndexRepair
-from meta_broker.store.retention_job import Retention
+from meta_broker.store.retention_job import STOP_WAIT_S, Retention
 from meta_client.protocol.answers import CheckpointTaken
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class CheckpointJob:
             self._retention.run_soon()
             if self._retention.wants_checkpoint:
                 await self._write(loop, worker)
-        await self._retention.uploaded()
+        await self._retention.uploaded(None)
 
     def request(self, answer: CheckpointAnswer) -> None:
         """Take a checkpoint soon, of everything appended so far; call *answer* with it, or with why there is
@@ -207,7 +207,7 @@ class CheckpointJob:
         """
         await self._repair.stop()
         await self._space.stop()
-        await self._retention.stop()
+        await self._retention.uploaded(STOP_WAIT_S)
         if self._task is not None:
             if self._reached is not None and not self._reached.done():
                 self._task.cancel()  # if the journal has stopped, the high watermark never passes

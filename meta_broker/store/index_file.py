@@ -164,9 +164,6 @@ class IndexFile:
                         break
                 self._unopened = None
 
-    def __len__(self) -> int:
-        return self.entries
-
     @property
     def is_open(self) -> bool:
         """True if it can be read, as far as is known. Always true without entries."""

@@ -21,7 +21,7 @@ class IndexSurvey:
         self._file = index.filed
         self._spilled = memoryview(index.spilled)
         self._first = index.first  # first entry not dropped yet
-        filed, chunk = len(index.filed), index_layout.CHUNK_ENTRIES
+        filed, chunk = index.filed.entries, index_layout.CHUNK_ENTRIES
         # First entry of each part: chunks of the file, then blocks.
         self._end = filed + len(index.spilled) // ENTRY_BYTES
         in_file = range(self._first // chunk * chunk, filed, chunk)
@@ -52,19 +52,19 @@ class IndexSurvey:
 
     def offset_behind(self, lost: int, end: int) -> int:
         """Return the offset of the entry after the first *lost* ones; *end*: there is none."""
-        number, filed = self._first + lost, len(self._file)
+        number, filed = self._first + lost, self._file.entries
         if number < filed:
             return int(offsets_of(next(self._file.blocks(number)))[0])
         return int(offsets_of(self._spilled)[number - filed]) if number < self._end else end
 
     def _lsns(self, part: int) -> memoryview:
-        filed = len(self._file)
+        filed = self._file.entries
         if part < filed:
             return lsns_of(next(self._file.blocks(max(part, self._first))))
         return lsns_of(self._spilled[(part - filed) * ENTRY_BYTES :][: BLOCK_ENTRIES * ENTRY_BYTES])
 
     def _lowest(self, part: int) -> int:
         """Return the lowest LSN in *part*; entries before the first one may count, too."""
-        if part < len(self._file):
+        if part < self._file.entries:
             return self._file.lowest(part // index_layout.CHUNK_ENTRIES)
         return int(min(self._lsns(part)))

@@ -61,7 +61,7 @@ class Covered(NamedTuple):
     def first(self) -> int:
         """Number of the first entry at or above the start. Blocks on the disk. Raises IndexDamaged."""
         first = self.filed.first_at(self.start)
-        return first if first < len(self.filed) else first + bisect_left(offsets_of(self.spilled), self.start)
+        return first if first < self.filed.entries else first + bisect_left(offsets_of(self.spilled), self.start)
 
 
 class PartitionIndex:

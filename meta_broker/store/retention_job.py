@@ -222,11 +222,7 @@ class Retention:
         if self._tier is not None:
             await self._tier.prepare(STOP_WAIT_S)
 
-    async def stop(self) -> None:
-        """Wait for an upload, for some seconds only."""
-        await self.uploaded(STOP_WAIT_S)
-
-    async def uploaded(self, seconds_max: float | None = None) -> None:
+    async def uploaded(self, seconds_max: float | None) -> None:
         """Wait until no upload runs; *seconds_max* at most."""
         if self._upload is not None:
             await asyncio.wait([asyncio.wrap_future(self._upload)], timeout=seconds_max)
