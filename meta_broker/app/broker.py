@@ -275,8 +275,7 @@ class Broker:
             self._tls.renew(fresh.tls)
         self._admin_token.renew(fresh.admin)
         server.renew_access(fresh.rules)
-        assert isinstance(context.listener, TopicAnnouncer)
-        changed = context.listener.follow_file(fresh.topics)
+        changed = context.announcer.follow_file(fresh.topics)
         if self._membership is not None:
             self._membership.config_changed(fresh.checksum)
         log.info("reloaded file=%s topics=%d changed=%s", fresh.path, len(fresh.topics), ",".join(changed) or "none")
@@ -290,22 +289,20 @@ def new_context(
     url: BrokerUrl,
     *,
     decides: bool = True,
-) -> tuple[Context, TopicAnnouncer]:
-    """Return what handlers share, over a recovered *store*, without replication; and its announcer, which takes
-    *registry* and *decides*."""
+) -> Context:
+    """Return what handlers share, over a recovered *store*, without replication. *registry* and *decides*: as
+    TopicAnnouncer takes them."""
     ids.begin_after(store.source.state.time_ms)
     topics = Topics(config.topics, store.source.state.topics)
-    announcer = TopicAnnouncer(topics, store, registry, decides=decides)
-    context = Context(
+    return Context(
         config=config,
         store=store,
         topics=topics,
         ids=ids,
-        listener=announcer,
+        announcer=TopicAnnouncer(topics, store, registry, decides=decides),
         url=str(url),
         version=version_answer(has_logins=config.rules is not None),
     )
-    return context, announcer
 
 
 @contextlib.asynccontextmanager

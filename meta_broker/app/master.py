@@ -107,7 +107,8 @@ class MasterRole(Role):
             store.watermark.is_whole = False  # a slave in sync has what is missing
         await stack.enter_async_context(closing(store))
         tune_garbage_collector()
-        context, self._announcer = new_context(config, store, ids, membership, start.url)
+        context = new_context(config, store, ids, membership, start.url)
+        self._announcer = context.announcer
         self._relocation = RelocationJob(
             store.transactions, store.high_watermark, config.broker.relocate_after_segments
         )

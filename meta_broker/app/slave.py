@@ -65,7 +65,8 @@ class SlaveRole(Role):
         await asyncio.to_thread(self._file.write, facts)  # from now on a slave's directory
         serves = membership is not None and config.slave_registers
         ids, registry = MessageIds(config.broker_id, wall_clock_ms), membership if serves else None
-        context, self._announcer = new_context(config, store, ids, registry, start.url, decides=False)
+        context = new_context(config, store, ids, registry, start.url, decides=False)
+        self._announcer = context.announcer
         context.slave = self._replica = ReplicaReceiver(
             *(facts, self._file, store, follower, functools.partial(_find_master, config, membership)),
             *(

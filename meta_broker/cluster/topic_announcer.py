@@ -26,10 +26,7 @@ class TopicRegistry(Protocol):
 
 
 class TopicAnnouncer:
-    """A broker's topics, from the configuration file and from run-time decisions. Loop thread only.
-
-    Handlers report topics to it (handlers.context.TopicListener).
-    """
+    """A broker's topics, from the configuration file and from run-time decisions. Loop thread only."""
 
     def __init__(
         self, topics: Topics, store: MessageStore, registry: TopicRegistry | None, *, decides: bool = True

@@ -13,6 +13,7 @@ from journal.state.live_branch import LiveBranch
 from meta_broker.access.accounts import QuotaAccount, QuotaAccounts
 from meta_broker.access.principal import Principal
 from meta_broker.access.scram import Login
+from meta_broker.cluster.topic_announcer import TopicAnnouncer
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
 from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.loop_delay import LoopDelay
@@ -116,14 +117,6 @@ class WaitingFetch:
     number: int = 0  # order of arrival, set by `WaitingFetches.add`
 
 
-class TopicListener(Protocol):
-    """Receives topics used for the first time, and decisions about topics."""
-
-    def topic_used(self, topic: str) -> None: ...
-
-    def topic_changed(self, topic: str) -> None: ...
-
-
 class ReadReplica(NamedTuple):
     """A slave that serves gets and fetches, and has fsynced the journal up to *flushed*."""
 
@@ -156,7 +149,7 @@ class Context:
     store: MessageStore
     topics: Topics
     ids: MessageIds
-    listener: TopicListener
+    announcer: TopicAnnouncer
     url: str  # meta://host:port, as error texts name this broker
     version: str  # the answer to `version`
     master: Master | None = None  # this broker's part in a replication

@@ -169,7 +169,7 @@ class PutHandler:
             raise PutRejected(f"wrong partition {partition}")
         if topic not in context.topics.used:
             context.topics.used.add(topic)
-            context.listener.topic_used(topic)
+            context.announcer.topic_used(topic)
         return section
 
 

@@ -59,7 +59,7 @@ class TopicHandler:
         for name, start in starts.items():
             context.store.indexes.trim(name, start)
         self._wake(topic)
-        context.listener.topic_changed(topic)
+        context.announcer.topic_changed(topic)
 
     def _view(self, topic: str) -> KnownTopic:
         topics, state = self._context.topics, self._context.store.transactions.state

@@ -99,13 +99,13 @@ class MemoryBroker:
             stack.push_async_callback(server.close)
             session = MemorySession(self._tree)
             self._registration = BrokerRegistration(session, self._name, self.url)
-            context, announcer = new_context(self._config, store, ids, self, self.url)
+            context = new_context(self._config, store, ids, self, self.url)
             context.clock = self._clock.steady_s
             await server.listen(Dispatcher(context))
             session.start()
             stack.callback(session.close)
             self._registration.register_broker()
-            for topic, registration in announcer.registrations().items():
+            for topic, registration in context.announcer.registrations().items():
                 self.topic_changed(topic, registration)
             ticking = asyncio.create_task(self._tick(server, store, worker))
             stack.callback(ticking.cancel)

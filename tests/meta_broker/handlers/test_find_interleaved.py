@@ -11,8 +11,8 @@ from typing import cast
 
 from journal.records.record import PartitionName
 from journal.state.wall_clock import wall_clock_ms
+from meta_broker.cluster.topic_announcer import TopicAnnouncer
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
-from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.find import FindHandler
 from meta_broker.handlers.message_ids import MessageIds
@@ -29,12 +29,6 @@ from tests.fixtures.loops import in_loop, until
 ORDERS = PartitionName("orders", 0)
 FLAG, BODY = encode_body(b"x", "a")
 FRAME = encode_frame(1, FLAG, BODY)
-
-
-class Listener:
-    def topic_used(self, topic: str) -> None: ...
-
-    def topic_changed(self, topic: str) -> None: ...
 
 
 class Asker:
@@ -72,8 +66,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         store=store,
         topics=topics,
         ids=MessageIds(0, wall_clock_ms),
-        timeouts=Timeouts(),
-        listener=Listener(),
+        announcer=TopicAnnouncer(topics, store, None),
         url="",
         version="",
     )

@@ -9,9 +9,9 @@ import pytest
 from journal.records.header import Lsn
 from journal.records.record import PartitionName
 from journal.state.wall_clock import wall_clock_ms
+from meta_broker.cluster.topic_announcer import TopicAnnouncer
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
-from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.context import Context, ReadReplica
 from meta_broker.handlers.get import outside
 from meta_broker.handlers.message_ids import MessageIds
@@ -35,17 +35,12 @@ class Follower:
         return Behind(4096, 17)
 
 
-class Listener:
-    def topic_used(self, topic: str) -> None: ...
-
-    def topic_changed(self, topic: str) -> None: ...
-
-
 @pytest.fixture
 def context(tmp_path: Path) -> Iterator[Context]:
     """A broker with 300 kB of journal, of which 100 kB count as memory."""
     config = BrokerConfig(data=tmp_path, broker_id=0, port=0, broker=BrokerSection(tell_end_offset=True))
     store = MessageStore.open(config, "test", lambda: None, wall_clock_ms)
+    topics = Topics({})
     store.page_cache.hot_bytes = FAR
     store.transactions.put(PartitionName("orders", 0), [bytes(300_000)], 300_000, 1)
     store.journal.wait_flushed(store.journal.end, 60)
@@ -53,10 +48,9 @@ def context(tmp_path: Path) -> Iterator[Context]:
         yield Context(
             config=config,
             store=store,
-            topics=Topics({}),
+            topics=topics,
             ids=MessageIds(0, wall_clock_ms),
-            timeouts=Timeouts(),
-            listener=Listener(),
+            announcer=TopicAnnouncer(topics, store, None),
             url="",
             version="",
         )
