@@ -157,13 +157,13 @@ class MasterRole(Role):
         return registration
 
     def tick(self, start: Start, store: MessageStore) -> None:
-        store.checkpoints.maybe_begin(start.loop, start.worker)
+        store.checkpoints.maybe_begin(start.worker)
         if store.watermark is not None:
             store.watermark.tick()
         if start.membership is not None:
             self._position.tick(start.membership.position_changed)
         if not store.space.is_out_of_room:  # relocation needs room before it frees any
-            self._relocation.maybe_begin(start.loop, start.worker)
+            self._relocation.maybe_begin(start.worker)
 
     async def stop(self) -> None:
         await self._relocation.stop()

@@ -96,7 +96,7 @@ class SlaveRole(Role):
         if registration is not None and not registration.has_begun and replica.is_readable:
             registration.begin(start.url, self._announcer.registrations(), replica.facts.epoch)
         if replica.follower.is_complete:
-            store.checkpoints.maybe_begin(start.loop, start.worker)
+            store.checkpoints.maybe_begin(start.worker)
 
     async def stop(self) -> None: ...
 

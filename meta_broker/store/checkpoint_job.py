@@ -83,7 +83,7 @@ class CheckpointJob:
         """Call *on_checkpoint* after each checkpoint: what it covers is durable."""
         self._listener = on_checkpoint
 
-    def maybe_begin(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+    def maybe_begin(self, worker: Executor) -> None:
         """Begin a checkpoint if one is due and none is running, and the repair of damaged indexes."""
         self._clock.now_ms()  # reads the clock every tick
         if self._clock.steps != self._steps:
@@ -91,8 +91,8 @@ class CheckpointJob:
         written = self._journal.end - self._source.checkpoint_lsn
         overdue = time.monotonic() >= self._due and written > IDLE_BYTES
         if not isinstance(self._source, JournalTransactionStore):
-            self._space.check_segments(loop, worker)
-        elif self._space.tick(loop, worker):
+            self._space.check_segments(worker)
+        elif self._space.tick(worker):
             self._retention.run_soon()
         if self._space.why_gone:
             self._refuse_requests(self._space.why_gone)
@@ -100,13 +100,13 @@ class CheckpointJob:
         if self._task is not None or time.monotonic() < self._not_before:
             return
         if not self._retention.is_uploading:
-            self._repair.maybe_begin(loop)
+            self._repair.maybe_begin()
         is_due = overdue or written >= self._config.broker.checkpoint_bytes or self._retention.wants_checkpoint
         is_due = is_due or self._repair.wants_checkpoint or self._source.wants_checkpoint
         if is_due or self._requests:
             self._due = time.monotonic() + self._config.broker.checkpoint_seconds
             self._repair.wants_checkpoint = self._source.wants_checkpoint = False
-            self._task = loop.create_task(self._take_checkpoint(loop, worker))
+            self._task = asyncio.create_task(self._take_checkpoint(worker))
             self._task.add_done_callback(self._ended)
 
     def _keep_steps(self) -> None:
@@ -138,7 +138,7 @@ class CheckpointJob:
         if self._retention.wants_checkpoint:
             self._space.give_up_reserve()
 
-    async def apply_retention(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+    async def apply_retention(self, worker: Executor) -> None:
         """Delete now what retention allows, whatever the schedule; nothing else may be running. Raises
         StorageFailed.
         """
@@ -146,7 +146,7 @@ class CheckpointJob:
         for _ in range(2):  # the first checkpoint chooses, the second deletes
             self._retention.run_soon()
             if self._retention.wants_checkpoint:
-                await self._write(loop, worker)
+                await self._write(worker)
         await self._retention.uploaded(None)
 
     def request(self, answer: CheckpointAnswer) -> None:
@@ -155,10 +155,10 @@ class CheckpointJob:
         """
         self._requests.append(answer)
 
-    async def _take_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+    async def _take_checkpoint(self, worker: Executor) -> None:
         requests, self._requests = self._requests, []
         try:
-            taken = await self._write(loop, worker)
+            taken = await self._write(worker)
         except BaseException as error:
             reason = STOPPING if isinstance(error, asyncio.CancelledError) else f"no checkpoint was written: {error}"
             for answer in requests:
@@ -167,8 +167,8 @@ class CheckpointJob:
         for answer in requests:
             answer(taken)
 
-    async def _write(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> CheckpointTaken:
-        snapshot = self._source.begin_snapshot()
+    async def _write(self, worker: Executor) -> CheckpointTaken:
+        loop, snapshot = asyncio.get_running_loop(), self._source.begin_snapshot()
         # The indexes must hold exactly what records below the checkpoint publish, as they do when the high watermark
         # reaches this action.
         reached = self._reached = loop.create_future()
@@ -180,7 +180,7 @@ class CheckpointJob:
             await asyncio.sleep(0)
         checkpoint = snapshot.checkpoint()
         files = await loop.run_in_executor(worker, self._indexes.write, collected)
-        checkpoint = await self._retention.choose(loop, worker, checkpoint, collected)
+        checkpoint = await self._retention.choose(worker, checkpoint, collected)
         if self._space.why_gone:  # the next start would pass over records that are not in the files that are put back
             raise StorageFailed(self._space.why_gone)
         number = await loop.run_in_executor(worker, self._source.write_checkpoint, checkpoint, collected.marks)
@@ -194,7 +194,7 @@ class CheckpointJob:
                 del entries[-ITEMS_PER_TURN:]
                 await asyncio.sleep(0)
         self._listener(checkpoint)
-        await self._retention.checkpoint_written(loop, worker, number)
+        await self._retention.checkpoint_written(worker, number)
         return CheckpointTaken(number, checkpoint.lsn, self._journal.end - checkpoint.lsn)
 
     def close(self) -> None:

@@ -106,7 +106,7 @@ class DiskSpace:
         if self._reserve.is_held:
             self._gives_up, self._next_check_at = True, 0.0
 
-    def tick(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> bool:
+    def tick(self, worker: Executor) -> bool:
         """Check for room, if that is due. True: retention must run now to make some."""
         if self.why_gone:
             return False
@@ -114,26 +114,27 @@ class DiskSpace:
         is_needed = bool(self.why_full)
         if self._checking is None and now >= self._next_check_at:
             self._next_check_at = now + CHECK_S
-            self._checking = loop.create_task(self._check(loop, worker))
+            self._checking = asyncio.create_task(self._check(worker))
         if is_needed and now >= self._press_at:
             self._press_at = now + PRESS_S
             return True
         return False
 
-    def check_segments(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+    def check_segments(self, worker: Executor) -> None:
         """Look for a slave's segments, if that is due."""
         now = time.monotonic()
         if not self.why_gone and self._checking is None and now >= self._next_check_at:
             self._next_check_at = now + CHECK_S
-            self._checking = loop.create_task(self._check_segments(loop, worker))
+            self._checking = asyncio.create_task(self._check_segments(worker))
 
     async def stop(self) -> None:
         if self._checking is not None:
             await asyncio.wait([self._checking])
 
-    async def _check(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+    async def _check(self, worker: Executor) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            await self._look_for_segments(loop, worker)
+            await self._look_for_segments(worker)
             if self.free_bytes_min:
                 self._judge(await loop.run_in_executor(worker, _free_bytes, self._segments.storage.path))
             if not await loop.run_in_executor(worker, self._make_room) or not self._why:
@@ -147,19 +148,19 @@ class DiskSpace:
         self._segments.preallocator.may_retry = True  # at the next write
         log.warning("disk has room, new messages are taken again")
 
-    async def _check_segments(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+    async def _check_segments(self, worker: Executor) -> None:
         """Look for them; a directory that can't be listed is left to the writer."""
         try:
             with contextlib.suppress(StorageFailed):
-                await self._look_for_segments(loop, worker)
+                await self._look_for_segments(worker)
         finally:
             self._checking = None
 
-    async def _look_for_segments(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+    async def _look_for_segments(self, worker: Executor) -> None:
         """Write nothing, until the restart, once a segment's file is gone. Raises StorageFailed."""
         storage = self._segments.storage
         # Twice: a listing may pass over a file that is replaced meanwhile.
-        if await self._without_file(loop, worker) and (gone := await self._without_file(loop, worker)):
+        if await self._without_file(worker) and (gone := await self._without_file(worker)):
             self.why_gone = (
                 f"{storage.path}/{gone[0]} was deleted or moved away: nothing was done, see the broker's log"
             )
@@ -170,10 +171,10 @@ class DiskSpace:
                 *(storage.path, ",".join(gone), os.getpid()),
             )
 
-    async def _without_file(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> list[str]:
+    async def _without_file(self, worker: Executor) -> list[str]:
         """Return the names of segments that the directory does not list. Raises StorageFailed."""
         before = {base for base, _ in self._segments}
-        names = set(await loop.run_in_executor(worker, self._segments.storage.names))
+        names = set(await asyncio.get_running_loop().run_in_executor(worker, self._segments.storage.names))
         before -= {self._segments.dropping}  # by retention, which may have it dropped by now
         return [segment_name(base) for base, _ in self._segments if base in before and segment_name(base) not in names]
 

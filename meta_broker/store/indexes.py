@@ -215,12 +215,12 @@ class IndexRepair:
         self._is_stopping = threading.Event()
         self.wants_checkpoint = False  # rebuilt indexes are in memory only until then
 
-    def maybe_begin(self, loop: asyncio.AbstractEventLoop) -> None:
+    def maybe_begin(self) -> None:
         """Begin if an index is damaged. No checkpoint may be running; one that begins later does no harm."""
         if self._indexes.damaged and self._task is None:
             log.warning("rebuilding indexes count=%d journal=%d", len(self._indexes.damaged), self._journal.flushed)
             rebuilding = Rebuilding(self._indexes, self._journal.segments, self._journal.flushed)
-            self._task = loop.create_task(self._rebuild(rebuilding))
+            self._task = asyncio.create_task(self._rebuild(rebuilding))
 
     async def _rebuild(self, rebuilding: Rebuilding) -> None:
         try:

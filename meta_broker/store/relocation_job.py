@@ -30,9 +30,9 @@ class RelocationJob:
         self._acknowledged: asyncio.Future[None] | None = None  # set once the round in flight is acknowledged
         self._is_stopping = False
 
-    def maybe_begin(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+    def maybe_begin(self, worker: Executor) -> None:
         if self._task is None and not self._is_stopping and self._relocation.is_due:
-            self._task = loop.create_task(self._relocate(loop, worker))
+            self._task = asyncio.create_task(self._relocate(worker))
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -43,7 +43,8 @@ class RelocationJob:
         elif error is not None:
             raise error
 
-    async def _relocate(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+    async def _relocate(self, worker: Executor) -> None:
+        loop = asyncio.get_running_loop()
         while not self._is_stopping and (round_ := self._relocation.next_chunks()):
             read = await loop.run_in_executor(worker, self._read, round_)
             for chunk, frames in zip(round_, read, strict=True):

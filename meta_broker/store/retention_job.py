@@ -130,13 +130,7 @@ class Retention:
         if self._newest_ms != (newest_ms := self._source.state.time_ms):
             self._newest_ms, self._newest_at = newest_ms, self._clock.steady_ms()
 
-    async def choose(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        worker: Executor,
-        checkpoint: Checkpoint,
-        collected: Collected,
-    ) -> Checkpoint:
+    async def choose(self, worker: Executor, checkpoint: Checkpoint, collected: Collected) -> Checkpoint:
         """Choose a cut if one is due, and trim the partitions to it; return *checkpoint* with the new starts."""
         if self._durable is not None or not self.wants_checkpoint or not collected.is_complete:
             return checkpoint
@@ -146,14 +140,14 @@ class Retention:
         covered = {name: by_name[name].covered_with(spill) for name, spill in collected.every()}
         try:
             choose = functools.partial(_choose, segments, floor, checkpoint, covered, is_tiered=self._tier is not None)
-            self._chosen = await loop.run_in_executor(worker, choose)
+            self._chosen = await asyncio.get_running_loop().run_in_executor(worker, choose)
         except RetentionPointUnknown as error:
             by_name[error.name].damaged()
             log.warning("nothing dropped error=%s", error)
             return checkpoint
         if self._chosen is None:
             return checkpoint
-        if self._tier is not None and not await self._index(loop, worker, self._tier, self._chosen, covered):
+        if self._tier is not None and not await self._index(worker, self._tier, self._chosen, covered):
             self._chosen = None
             return checkpoint
         for name, start in self._chosen.starts.items():
@@ -161,31 +155,28 @@ class Retention:
         return self._source.trim(checkpoint, self._chosen.starts)
 
     async def _index(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        worker: Executor,
-        tier: ArchiveTier,
-        point: RetentionPoint,
-        covered: dict[PartitionName, Covered],
+        self, worker: Executor, tier: ArchiveTier, point: RetentionPoint, covered: dict[PartitionName, Covered]
     ) -> bool:
         """Keep what the partitions lose at *point* in an archived index. False: it could not be written."""
         taken = {name: (covered[name], start) for name, start in point.starts.items()}
         if not taken:
             return True
         try:
-            tier.add(await loop.run_in_executor(worker, tier.write, point.lsn, taken, tier.ranges()))
+            writing = functools.partial(tier.write, point.lsn, taken, tier.ranges())
+            tier.add(await asyncio.get_running_loop().run_in_executor(worker, writing))
         except (StorageFailed, IndexDamaged) as error:
             log.error("nothing dropped, no archived index could be written error=%s", error)
             return False
         return True
 
-    async def checkpoint_written(self, loop: asyncio.AbstractEventLoop, worker: Executor, number: int) -> None:
+    async def checkpoint_written(self, worker: Executor, number: int) -> None:
         """Delete what the checkpoint before *number* dropped, now that *number*, returned by `choose`, is durable.
 
         Raises StorageFailed: the rest is tried again.
         """
         if self._indexes.damaged:
             return
+        loop = asyncio.get_running_loop()
         durable, self._durable = self._durable, None
         if durable is not None:
             point, with_it = durable

@@ -1,6 +1,5 @@
 """Starts on a disk too full to append: retention may make room first."""
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
@@ -35,7 +34,7 @@ async def open_or_free_space(
         log.warning("disk full, retention goes before the start error=%s", error)
     store = MessageStore.open_over(config, lambda *where: _open_unchanged(config, *where), clock=clock)
     with contextlib.closing(store):
-        await store.checkpoints.apply_retention(asyncio.get_running_loop(), worker)
+        await store.checkpoints.apply_retention(worker)
     return open_store()
 
 

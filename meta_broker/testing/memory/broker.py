@@ -134,7 +134,7 @@ class MemoryBroker:
             await asyncio.sleep(TICK_S)
             server.tick()
             await self.expire()
-            store.checkpoints.maybe_begin(asyncio.get_running_loop(), worker)
+            store.checkpoints.maybe_begin(worker)
 
     def topic_used(self, topic: str, registration: TopicRegistration) -> None:
         self.topic_changed(topic, registration)

@@ -1,6 +1,5 @@
 """Room on the disk, as numbers of free bytes tell it: refusals, a copy that waits, the reserve. No disk is filled."""
 
-import asyncio
 import errno
 import logging
 from collections.abc import Iterator
@@ -51,7 +50,7 @@ def space(tmp_path: Path, disk: Disk) -> Iterator[DiskSpace]:
 async def tick(space: DiskSpace, worker: ThreadPoolExecutor) -> bool:
     """A check that is due; return whether retention must run."""
     space._next_check_at = 0.0
-    is_pressed = space.tick(asyncio.get_running_loop(), worker)
+    is_pressed = space.tick(worker)
     await space.stop()
     return is_pressed
 

@@ -166,7 +166,7 @@ def test_with_a_corrupt_journal_too_the_index_stays_refused(tmp_path: Path, capl
                 with pytest.raises(IndexDamaged):
                     warm(lambda: on.store.indexes.by_name[ORDERS].nearest(0))
                 with ThreadPoolExecutor(1) as worker:
-                    on.store.checkpoints.maybe_begin(asyncio.get_running_loop(), worker)
+                    on.store.checkpoints.maybe_begin(worker)
                     await until(lambda: "index not rebuilt" in caplog.text)
                     await asyncio.sleep(0.2)
             assert list(on.store.indexes.damaged) == [ORDERS]

@@ -34,14 +34,13 @@ def test_a_checkpoint_at_the_high_watermark_is_given_up_when_the_journal_stops(
         raise StorageFailed("the disk is gone")
 
     async def story() -> None:
-        loop = asyncio.get_running_loop()
         section = BrokerSection(checkpoint_bytes=1, segment_bytes=4 << 20)
         config = BrokerConfig(data=tmp_path, broker_id=0, port=0, broker=section)
         store = MessageStore.open(config, "test", lambda: None, wall_clock_ms)
         monkeypatch.setattr(DirectoryFile, "sync", failing_sync)
         with ThreadPoolExecutor(1) as worker:
             store.transactions.put(PartitionName("orders", 0), [b"x" * 21], 21, 1)
-            store.checkpoints.maybe_begin(loop, worker)
+            store.checkpoints.maybe_begin(worker)
             await until(lambda: len(store.high_watermark) == 1)  # the checkpoint waits there
             may_fail.set()
             with pytest.raises(StorageFailed, match="the disk is gone"):
@@ -140,7 +139,7 @@ def test_who_waits_for_a_checkpoint_at_a_stop_is_told_so(tmp_path: Path) -> None
             store.transactions.put(PartitionName("orders", 0), [b"x" * 21], 21, 1)
             with ThreadPoolExecutor(1) as worker:
                 store.checkpoints.request(told.append)
-                store.checkpoints.maybe_begin(asyncio.get_running_loop(), worker)
+                store.checkpoints.maybe_begin(worker)
                 await until(lambda: len(store.high_watermark) == 1)
                 store.checkpoints.request(told.append)
                 await store.stop_jobs()

@@ -38,7 +38,7 @@ def is_relocating() -> bool:
 async def relocate(on: Stage) -> None:
     """Run the broker's tick and the journal's writer until no relocation is due."""
     with ThreadPoolExecutor(1) as worker:
-        on.relocation.maybe_begin(asyncio.get_running_loop(), worker)
+        on.relocation.maybe_begin(worker)
         while is_relocating():
             on.store.journal.wait_flushed(on.store.journal.end)
             on.store.advance()
@@ -134,11 +134,11 @@ def test_a_stop_waits_for_the_round_under_way_and_begins_no_other(tmp_path: Path
             prepare(on, "order-1", range(3))
             fill(on, 200)
             with ThreadPoolExecutor(1) as worker:
-                on.relocation.maybe_begin(asyncio.get_running_loop(), worker)
+                on.relocation.maybe_begin(worker)
                 assert is_relocating()
                 await on.relocation.stop()
                 assert not is_relocating()
-                on.relocation.maybe_begin(asyncio.get_running_loop(), worker)
+                on.relocation.maybe_begin(worker)
                 assert not is_relocating()
         assert list(judged(tmp_path)) == []
 
@@ -153,7 +153,7 @@ def test_a_journal_that_stops_ends_the_round(tmp_path: Path, caplog: pytest.LogC
             prepare(on, "order-1", range(3))
             fill(on, 200)
             with ThreadPoolExecutor(1) as worker:
-                on.relocation.maybe_begin(asyncio.get_running_loop(), worker)
+                on.relocation.maybe_begin(worker)
                 await until(lambda: len(on.store.high_watermark) > 0)
                 await on.relocation.stop()
             await asyncio.sleep(0)
@@ -172,7 +172,7 @@ def test_a_branch_that_is_decided_while_it_is_read_is_left_alone(
             live = prepare(on, "order-1", range(3))
             fill(on, 200)
             with ThreadPoolExecutor(1) as worker:
-                on.relocation.maybe_begin(asyncio.get_running_loop(), worker)
+                on.relocation.maybe_begin(worker)
                 await asyncio.sleep(0)  # the worker reads
                 on.publish_done(on.store.transactions.commit(live, one_phase=False))
                 await relocate(on)

@@ -77,7 +77,7 @@ class Stage:
         for _ in range(count):
             self.store.journal.wait_flushed(self.store.journal.end, WAIT_S)
             self.store.advance()
-            self.store.checkpoints.maybe_begin(asyncio.get_running_loop(), self._worker)
+            self.store.checkpoints.maybe_begin(self._worker)
             await self.store.stop_jobs()
 
     async def checkpoint(self) -> None:
@@ -89,7 +89,7 @@ class Stage:
         while not told:
             assert time.monotonic() < deadline
             self.store.advance()
-            self.store.checkpoints.maybe_begin(asyncio.get_running_loop(), self._worker)
+            self.store.checkpoints.maybe_begin(self._worker)
             await asyncio.sleep(0.01)
         assert isinstance(told[0], CheckpointTaken), told
 
@@ -99,7 +99,7 @@ class Stage:
         deadline = loop.time() + WAIT_S
         while self.store.indexes.damaged:
             assert loop.time() < deadline
-            self.store.checkpoints.maybe_begin(loop, self._worker)
+            self.store.checkpoints.maybe_begin(self._worker)
             await asyncio.sleep(0.01)
 
     def read_all(self, name: PartitionName) -> bytes:
@@ -225,7 +225,7 @@ def test_a_copy_that_waits_for_its_first_bytes_has_nothing_to_drop(tmp_path: Pat
         try:
             for _ in range(3):
                 store.advance()
-                store.checkpoints.maybe_begin(asyncio.get_running_loop(), worker)
+                store.checkpoints.maybe_begin(worker)
                 await store.stop_jobs()
             store.last_checkpoint()
         finally:
@@ -256,7 +256,7 @@ def test_a_copy_whose_own_clock_is_ahead_keeps_what_its_master_keeps(tmp_path: P
             for _ in range(3):
                 await asyncio.sleep(0.15)
                 store.advance()
-                store.checkpoints.maybe_begin(asyncio.get_running_loop(), worker)
+                store.checkpoints.maybe_begin(worker)
                 await store.stop_jobs()
 
         try:
