@@ -43,6 +43,9 @@ class DirectoryPlace:
         except OSError as error:
             raise StorageFailed(f"{self._path}: {error.strerror}") from error
 
+    def has(self, name: str) -> bool:
+        return name in self.names()
+
     def download(self, name: str, write: Callable[[bytes], object]) -> bool:
         try:
             with (self._path / name).open("rb") as reader:

@@ -64,6 +64,9 @@ class ArchiveReader(Protocol):
     def names(self) -> set[str]:
         """Return the names of all files; none, if the place does not exist."""
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of that name, whatever a listing says."""
+
     def download(self, name: str, write: Callable[[bytes], object]) -> bool:
         """Give a file to *write*, in blocks. False: there is none."""
 
@@ -146,12 +149,16 @@ class SegmentKeeper:
 
     def _write_manifest(self, manifest: ArchiveManifest) -> None:
         """Replace the manifest, unless somebody else has meanwhile. Checked, not locked: places have no locks."""
-        if self._place.read(NAME) != self._stored:
+        data = manifest.encode()
+        found = self._place.read(NAME)
+        if found == data:  # written by an attempt whose answer was lost
+            self._manifest, self._stored = manifest, data
+            return
+        if found != self._stored:
             self._manifest = None  # read again with the next attempt
             raise StorageFailed(
                 f"{self._place.name}/{NAME} was changed since it was read: stop the other broker that archives there"
             )
-        data = manifest.encode()
         self._place.replace(NAME, data)
         self._manifest, self._stored = manifest, data
 

@@ -66,6 +66,14 @@ class ObjectPlace:
         except Exception as error:
             raise self._failed("", error) from error
 
+    def has(self, name: str) -> bool:
+        files, at = self._path(name)
+        try:
+            files.invalidate_cache()
+            return _has(files, at)
+        except Exception as error:
+            raise self._failed(name, error) from error
+
     def download(self, name: str, write: Callable[[bytes], object]) -> bool:
         files, at = self._path(name)
         try:

@@ -41,11 +41,14 @@ def read_manifest(place: ArchiveReader) -> ArchiveManifest | None:
         raise StorageFailed(f"{place.name}/{error}: restore it from a copy") from error
 
 
-def kept_from(manifest: ArchiveManifest, names: set[str]) -> int:
-    """Return the LSN from which on segments are kept, by the *names* of all files; 0: all of them.
+def kept_from(manifest: ArchiveManifest, place: ArchiveReader, names: set[str]) -> int:
+    """Return the LSN from which on segments are kept, by the *names* that *place* lists; 0: all of them.
 
-    Those before the first that is there were removed by hand; what is missing further on is damage.
+    Those before the first that is there were removed by hand; what is missing further on is damage. Blocks. Raises
+    StorageFailed, also for a listing that is older than the manifest: readers would be moved past what is there.
     """
     segments = manifest.entries
     first = next((at for at, each in enumerate(segments) if each.name in names), len(segments))
+    if first and place.has(segments[first - 1].name):
+        raise StorageFailed(f"{place.name} does not list {segments[first - 1].name}, which is there: list it again")
     return 0 if not first else segments[first].base if first < len(segments) else manifest.end

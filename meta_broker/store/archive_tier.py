@@ -264,7 +264,7 @@ class ArchiveTier:
         if (owner := manifest.identity) != self._identity:
             raise StorageFailed(f"{place.name} is the archive of {owner}: give every broker one of its own")
         self._check_history(place.name, manifest)
-        return ArchiveView(manifest, kept_from(manifest, place.names()))
+        return ArchiveView(manifest, kept_from(manifest, place, place.names()))
 
     def _check_history(self, where: str, manifest: ArchiveManifest) -> None:
         """Check that the newest segment that archive and journal both have is the same: a copy that began again may

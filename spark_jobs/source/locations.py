@@ -75,7 +75,7 @@ def _plan_archive(url: str) -> list[SegmentSlice]:
     place = archive_place(url)
     manifest = _manifest(place, url)
     names = place.names()
-    begin = kept_from(manifest, names)
+    begin = kept_from(manifest, place, names)
     slices: list[SegmentSlice] = []
     for each in manifest.entries:
         if each.base < begin:
