@@ -24,6 +24,11 @@ class OpenFile:
         self._path = path
         self._fd = fd
 
+    @property
+    def links(self) -> int:
+        """Number of its names in directories. Raises OSError."""
+        return os.fstat(self._fd).st_nlink
+
     def read(self, position: int, size: int) -> bytes:
         """Return bytes [position, position + size). Blocks on the disk.
 

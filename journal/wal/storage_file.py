@@ -35,6 +35,10 @@ class StorageFile(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def is_named(self) -> bool:
+        """False once it was deleted, or another file was put in its place. Any thread. Raises StorageFailed."""
+
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         """Write the buffers contiguously from *position*. Handed to the OS on return; not durable."""
 
@@ -86,6 +90,12 @@ class DirectoryFile:
         self._fd = fd
         self.size = os.fstat(fd).st_size
         self._file: OpenFile | None = OpenFile(path, fd, self.size)  # last: until here the caller closes *fd*
+
+    @property
+    def is_named(self) -> bool:
+        file = self._file  # not closed meanwhile
+        with translated(self._path):
+            return file is None or file.links > 0
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         # What translated does, without making a context manager each time: these two are called with every commit.

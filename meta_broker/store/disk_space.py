@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from journal.errors import StorageFailed
+from journal.records.header import Lsn
 from journal.wal.open_journal import OpenJournal
 from journal.wal.reserve import is_full
 from journal.wal.segments import Segments, segment_name
@@ -172,11 +173,11 @@ class DiskSpace:
             )
 
     async def _without_file(self, worker: Executor) -> list[str]:
-        """Return the names of segments that the directory does not list. Raises StorageFailed."""
+        """Return the names of segments whose files the directory does not have. Raises StorageFailed."""
         before = {base for base, _ in self._segments}
-        names = set(await asyncio.get_running_loop().run_in_executor(worker, self._segments.storage.names))
+        before -= await asyncio.get_running_loop().run_in_executor(worker, _named, self._segments)
         before -= {self._segments.dropping}  # by retention, which may have it dropped by now
-        return [segment_name(base) for base, _ in self._segments if base in before and segment_name(base) not in names]
+        return [segment_name(base) for base, _ in self._segments if base in before]
 
     def _judge(self, free: int) -> None:
         """Begin or end the refusal below the watermark."""
@@ -237,6 +238,12 @@ def _free_bytes(path: str) -> int:
     with translated(Path(path)):
         found = os.statvfs(path)
     return found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
+
+
+def _named(segments: Segments) -> set[Lsn]:
+    """Return the bases of the segments whose files are there, and not others in their place. Raises StorageFailed."""
+    names = set(segments.storage.names())
+    return {base for base, file in segments if segment_name(base) in names and file.is_named}
 
 
 def _is_out_of_inodes(segments: Segments) -> bool:

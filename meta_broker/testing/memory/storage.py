@@ -11,6 +11,8 @@ from journal.wal.storage_file import Buffer
 class MemoryFile:
     """One file, and its reader. Any thread."""
 
+    is_named = True
+
     def __init__(self, content: mmap.mmap | bytearray, end: int) -> None:
         """*end*: behind it are zeros alone."""
         self.size = len(content)

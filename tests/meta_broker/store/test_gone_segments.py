@@ -56,16 +56,26 @@ def delete(broker: BrokerProcess, *gone: Path) -> Callable[[], None]:
     """Delete them; returns how they are put back, as the log says."""
     for path in gone:
         path.unlink()
+    return lambda: copy_back(broker, *gone)
 
-    def put_back() -> None:
-        for held in Path(f"/proc/{broker.pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # others open and close files meanwhile
-                path = Path(str(held.readlink()).removesuffix(" (deleted)"))
-                if path in gone and not path.exists():
-                    shutil.copyfile(held, path)
-        assert all(path.exists() for path in gone)
 
-    return put_back
+def copy_back(broker: BrokerProcess, *gone: Path) -> None:
+    copied = set[Path]()
+    for held in Path(f"/proc/{broker.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # others open and close files meanwhile
+            name, mark, _ = str(held.readlink()).partition(" (deleted)")
+            if mark and Path(name) in gone:
+                shutil.copyfile(held, name)
+                copied.add(Path(name))
+    assert copied == {*gone}
+
+
+def replace_the_newest(broker: BrokerProcess) -> Callable[[], None]:
+    """By a copy of itself, as tools for back-ups do."""
+    newest = segments(broker)[-1]
+    shutil.copyfile(newest, copy := broker.data / "copy")
+    copy.rename(newest)
+    return lambda: copy_back(broker, newest)
 
 
 def move_the_newest(broker: BrokerProcess) -> Callable[[], None]:
@@ -78,7 +88,7 @@ def move_the_newest(broker: BrokerProcess) -> Callable[[], None]:
     return put_back
 
 
-@pytest.mark.parametrize("lose", [delete_both_ends, delete_the_first, move_the_newest])
+@pytest.mark.parametrize("lose", [delete_both_ends, delete_the_first, move_the_newest, replace_the_newest])
 def test_nothing_is_written_any_more_and_what_was_acknowledged_can_be_put_back(
     broker: BrokerProcess, lose: Callable[[BrokerProcess], Callable[[], None]]
 ) -> None:
