@@ -153,6 +153,13 @@ def test_client_and_broker_need_no_extra() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_extra_mysql_brings_what_mysql_8_has_a_login_without_tls_encrypted_by() -> None:
+    wanted = {text.partition(";")[0].strip() for text in importlib.metadata.requires("metaq-broker") or ()}
+    assert "pymysql[rsa]>=1.1" in wanted
+    of_rsa = [text for text in importlib.metadata.requires("pymysql") or () if '"rsa"' in text]
+    assert any(text.startswith("cryptography") for text in of_rsa), of_rsa
+
+
 def python_of(version: str) -> Path | None:
     """An interpreter of *version* on this machine, on the PATH or of pyenv; None: there is none."""
     named = shutil.which(f"python{version}")
