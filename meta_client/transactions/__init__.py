@@ -4,10 +4,10 @@
         connection.execute("INSERT INTO orders ...")
         transaction.send("orders", b"...")
 
-Read: names, steps, table (requirements on a database), errors -> dialects, statements -> postgres_table,
-postgres_block, postgres, sqlite -> dbapi (plain PEP 249), postgres_plain, mysql -> drivers, sqlalchemy, databases ->
-branches (before prepare), brokers (after it) -> generation (restored databases) -> resolver -> resolver_thread ->
-commit_sequence -> manager -> transaction.
+Read: names, steps, table (requirements on a database), errors -> dialects, statements, deciding (base of all drivers'
+sessions) -> postgres_table, postgres_block, postgres, sqlite -> dbapi (plain PEP 249), postgres_plain, mysql ->
+drivers, sqlalchemy, databases -> branches (before prepare), brokers (after it) -> generation (restored databases) ->
+resolver -> resolver_thread -> commit_sequence -> manager -> transaction.
 docs/transactions-reasoning.md says why it is safe.
 """
 

@@ -11,15 +11,15 @@ from contextlib import closing
 from typing import Final
 
 from journal.records.xid import Xid
-from meta_client.coordinator.errors import CannotEnlist, DecisionUnknown, PrepareFailed, Unreachable
+from meta_client.coordinator.errors import CannotEnlist, DecisionUnknown, PrepareFailed, Unreachable, one_line
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import waits_s
 from meta_client.tracing import TRACING
 from meta_client.transactions.branches import OpenBranches
-from meta_client.transactions.errors import CommitUnknown, OtherTable
+from meta_client.transactions.errors import OtherTable
 from meta_client.transactions.resolver_thread import ResolverThread
 from meta_client.transactions.steps import UNDECIDED_STEPS, CommitStep, next_step
-from meta_client.transactions.table import DATABASE, GRACE_S, RowDecision, Session
+from meta_client.transactions.table import DATABASE, GRACE_S, CommitFailure, RowDecision, Session
 
 log = logging.getLogger(__name__)
 
@@ -83,22 +83,23 @@ class CommitSequence:
             self._commit_alone()
 
     def roll_back(self) -> None:
-        """Roll back all sides; only before COMMIT is sent."""
+        """Roll back all sides; only before COMMIT is sent, or once it is refused."""
+        self._undo()
+        self._reach(CommitStep.ROLLED_BACK)
+
+    def _undo(self) -> None:
         try:
             self._session.rollback()
         finally:
             self._branches.rollback()
-        self._reach(CommitStep.ROLLED_BACK)
 
     def _commit_alone(self) -> None:
         """Commit the database without a row, as the only resource. A lost connection leaves the outcome unknown, as
         with any COMMIT."""
         try:
             self._session.commit()
-        except CommitUnknown as error:
-            raise error.__cause__ or DecisionUnknown(str(error)) from None
         except BaseException:
-            self._branches.rollback()
+            self._undo()
             raise
         self._reach(CommitStep.DECIDED)
 
@@ -106,26 +107,23 @@ class CommitSequence:
         began = time.monotonic()
         try:
             self._session.commit()
-        except CommitUnknown as error:
+        except BaseException as error:  # the database's, or an interruption
+            failure = CommitFailure.FOREIGN
+            if isinstance(error, Exception):
+                failure = self._session.classify_commit(error)
+            if failure is CommitFailure.REFUSED:
+                self.roll_back()
+                raise
             is_committed = self._was_committed(brokers, began)
-            if error.is_foreign:
-                if is_committed:
-                    self._finish(brokers, 0.0)
-                else:
-                    self._reach(CommitStep.ROLLED_BACK)
-                raise error.__cause__ or error from None
             if not is_committed:
                 self._reach(CommitStep.ROLLED_BACK)
-                reason = f"its COMMIT got no answer, and it turned out to be rolled back: {error}"
+            if failure is CommitFailure.FOREIGN:
+                if is_committed:
+                    self._finish(brokers, 0.0)
+                raise
+            if not is_committed:
+                reason = f"its COMMIT got no answer, and it turned out to be rolled back: {one_line(error)}"
                 raise PrepareFailed(self._xid, DATABASE, reason) from error
-        except BaseException as error:  # the database's, or an interruption
-            if isinstance(error, Exception) and self._session.has_refused(error):
-                self.roll_back()
-            elif self._was_committed(brokers, began):
-                self._finish(brokers, 0.0)
-            else:
-                self._reach(CommitStep.ROLLED_BACK)
-            raise
         self._finish(brokers, wait_s)
 
     def _finish(self, brokers: tuple[int, ...], wait_s: float) -> None:

@@ -10,41 +10,24 @@ is swallowed.
 """
 
 import functools
-import logging
 import secrets
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any, Final, Protocol
 
-from journal.records.xid import Xid
-from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
+from meta_client.coordinator.errors import CannotEnlist
+from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, FAILED, DecidingSession, Says
 from meta_client.transactions.dialects import Dialect
-from meta_client.transactions.errors import CommitUnknown, OutOfStep
-from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line, reaching
-from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
-
-log = logging.getLogger(__name__)
+from meta_client.transactions.errors import OutOfStep
+from meta_client.transactions.statements import SqlTable, made_by, one_line, reaching
+from meta_client.transactions.table import TABLE, Opener, TableIdentity
 
 _SAVEPOINT: Final = "metaq_block"
-_AUTOCOMMIT: Final = "the database connection is in autocommit mode: each statement commits alone"
 
 Ask = Callable[[str], Sequence[Sequence[Any]]]  # the rows of a query
 Connect = Callable[[], Any]
-
-
-class Says(Enum):
-    """Meaning of a database error."""
-
-    AGAIN = auto()  # serialization failure: the owner repeats the transaction
-    DUPLICATE = auto()
-    IS_NULL = auto()
-    NO_RIGHT = auto()
-    NOT_THE_TRANSACTION = auto()  # no transaction, or one without the savepoint
-    FAILED_BEFORE = auto()  # an earlier statement failed
-    LOST = auto()  # the connection is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +55,6 @@ class Kind(Protocol):
     def dialect(self) -> Dialect: ...
 
     @property
-    def says(self) -> Mapping[object, Says]:
-        """Meanings of the database's error codes."""
-
-    @property
     def own(self) -> Sequence[str]:
         """Statements that set up a connection of our own: autocommit, durable, with short lock waits."""
 
@@ -84,6 +63,9 @@ class Kind(Protocol):
 
     def look_up(self, ask: Ask) -> Known:
         """Find the decision table. Raises CannotEnlist (NoDecisionTable, CopiedTable)."""
+
+    def says(self, code: object) -> Says | None:
+        """Return the meaning of an error code of the database."""
 
     def has_rolled_back(self, code: object) -> bool:
         """True if a COMMIT that raised *code* is rolled back for certain."""
@@ -119,10 +101,10 @@ _Remembered = tuple[object, Known, Connect]  # DriverState.session, and what mak
 _remembered: weakref.WeakKeyDictionary[object, _Remembered] = weakref.WeakKeyDictionary()  # by connection
 
 
-class DbapiSession:
+class DbapiSession(DecidingSession):
     """One connection at any isolation level, with or without autocommit, in or outside a transaction."""
 
-    survives_release = False
+    undo_failures = (Exception,)  # a driver that is out of step may trip over itself
 
     def __init__(
         self, connection: Any, driver: Driver, connect: Connect | None = None, *, is_managed: bool = False
@@ -131,6 +113,7 @@ class DbapiSession:
         the connection's commit() and rollback()."""
         self._connection = connection
         self._driver = driver
+        self.failures = (driver.error,)
         self._connect = connect
         self._is_managed = is_managed
         self._by_sql = False  # commit by a statement
@@ -141,33 +124,28 @@ class DbapiSession:
     def driver_connection(self) -> object:
         return self._connection
 
-    def begin(self) -> TableIdentity:
+    def _enter(self) -> TableIdentity:
         driver, kind = self._driver, self._driver.kind
-        ask = functools.partial(driver.query, self._connection)
         try:
             self._by_sql = not self._is_managed and driver.is_autocommit(self._connection)
             self._state = kind.state(self._ask_in_step)
-            found = _remembered.get(self._connection)
-            if found is None or found[0] != self._state.session:
-                known = kind.look_up(ask)
-                found = self._state.session, known, driver.connect_as(self._connection, known) or _cannot_connect
-                _remembered[self._connection] = found
-            self._known, self._another = found[1], self._connect or found[2]
-            if self._another is _cannot_connect:
-                _cannot_connect()
-            self._enter()
-        except driver.error as error:
-            if self._says(error) is Says.FAILED_BEFORE:
-                raise CannotEnlist("a statement failed in the connection's transaction: roll it back first") from error
-            if not self._is_managed:  # the framework must see the failure itself
-                self.rollback()
-            if self._says(error) is Says.AGAIN:
-                raise
-            if isinstance(error, driver.closed):
-                raise CannotEnlist("the database connection is closed: open a new one") from error
-            if driver.code(error) is None or self._says(error) is Says.LOST:
-                raise Unreachable(DATABASE, one_line(error)) from error
-            raise CannotEnlist(f"the database connection can't take part: {one_line(error)}") from error
+        except driver.closed as error:
+            raise CannotEnlist("the database connection is closed: open a new one") from error
+        found = _remembered.get(self._connection)
+        if found is None or found[0] != self._state.session:
+            known = kind.look_up(functools.partial(driver.query, self._connection))
+            found = self._state.session, known, driver.connect_as(self._connection, known) or _cannot_connect
+            _remembered[self._connection] = found
+        self._known, self._another = found[1], self._connect or found[2]
+        if self._another is _cannot_connect:
+            _cannot_connect()
+        may_commit_alone = self._state.may_commit_alone and not self._is_in_transaction()
+        if self._is_managed and (may_commit_alone or driver.is_autocommit(self._connection)):
+            raise CannotEnlist(AUTOCOMMIT)
+        if may_commit_alone:
+            self._has_begun = True
+            self._do("START TRANSACTION")
+        self._do(f"SAVEPOINT {_SAVEPOINT}")
         return self._known.identity
 
     def _ask_in_step(self, select: str) -> Sequence[Sequence[Any]]:
@@ -178,15 +156,6 @@ class DbapiSession:
             self._driver.abandon(self._connection)
             raise OutOfStep
         return [row[1:] for row in rows]
-
-    def _enter(self) -> None:
-        if self._is_managed and self._driver.is_autocommit(self._connection):
-            raise CannotEnlist(_AUTOCOMMIT)
-        if self._state.may_commit_alone and not self._is_in_transaction():
-            if self._is_managed:
-                raise CannotEnlist(_AUTOCOMMIT)
-            self._do("START TRANSACTION")
-        self._do(f"SAVEPOINT {_SAVEPOINT}")
 
     def _is_in_transaction(self) -> bool:
         try:
@@ -209,63 +178,35 @@ class DbapiSession:
         except self._driver.error as error:
             match self._says(error):
                 case Says.NOT_THE_TRANSACTION:
-                    return (
-                        "its transaction was ended inside the block, by COMMIT, ROLLBACK, a deadlock, or a statement "
-                        "that commits by itself, as CREATE TABLE does in MySQL; what such a commit has stored stays: "
-                        "leave COMMIT and ROLLBACK to the block's end, and let the database's errors out"
-                    )
+                    return ENDED
                 case Says.FAILED_BEFORE:
-                    return "a statement failed and the block went on: let the error out, or use a savepoint"
+                    return FAILED
             self._driver.abandon(self._connection)  # this may be an earlier question's answer: implies rollback
-            return f"the connection is lost: {one_line(error)}"
+            return f"the connection is lost or not to be trusted, and is closed: {one_line(error)}"
         return None
 
-    def decide(self, gtrid: str, brokers: Collection[int]) -> None:
+    def _insert(self, gtrid: str, brokers: str) -> int:
         known, mark = self._known, self._driver.mark
         statement = self._driver.kind.dialect.insert_decision(known.table, mark, mark, mark, began=mark)
-        values = gtrid, *self._state.began, known.identity.age_s_max, brokers_text(brokers)
-        xid = Xid(1, gtrid.encode(), b"")
-        try:
-            check_stored(self._do(statement, values), gtrid)
-        except self._driver.error as error:
-            if self._says(error) is Says.AGAIN:
-                raise
-            raise PrepareFailed(xid, DATABASE, self._reason(error)) from error
+        return self._do(statement, (gtrid, *self._state.began, known.identity.age_s_max, brokers))
 
     def commit(self) -> None:
-        try:
-            if self._by_sql:
-                self._do("COMMIT")
-            else:
-                self._connection.commit()
-        except self._driver.error as error:
-            if self.is_unknown(error):
-                raise CommitUnknown(one_line(error)) from error
-            self.rollback()
-            raise
-        except Exception as error:  # from a signal handler or the driver itself, so not the database's answer
-            raise CommitUnknown(one_line(error), is_foreign=True) from error
+        if self._by_sql:
+            self._do("COMMIT")
+        else:
+            self._connection.commit()
 
-    def is_unknown(self, error: Exception) -> bool:
-        return not isinstance(error, self._driver.error) or not self._driver.kind.has_rolled_back(
-            self._driver.code(error)
-        )
+    def _has_rolled_back(self, error: Exception) -> bool:
+        return self._driver.kind.has_rolled_back(self._driver.code(error))
 
-    def make_durable(self) -> None:
-        """Do nothing: a COMMIT that was answered is durable."""
+    def _roll_back(self) -> None:
+        if self._by_sql:
+            self._do("ROLLBACK")
+        else:
+            self._connection.rollback()
 
-    def has_refused(self, error: Exception) -> bool:
-        return isinstance(error, self._driver.error)
-
-    def rollback(self) -> None:
-        try:
-            if self._by_sql:
-                self._do("ROLLBACK")
-            else:
-                self._connection.rollback()
-        except Exception as error:
-            log.warning("database connection could not be rolled back, and is closed reason=%s", one_line(error))
-            self._driver.abandon(self._connection)
+    def _abandon(self) -> None:
+        self._driver.abandon(self._connection)
 
     def opener(self) -> Opener:
         return functools.partial(open_over, self._driver, self._another)
@@ -277,18 +218,8 @@ class DbapiSession:
             return int(cursor.rowcount)
 
     def _says(self, error: Exception) -> Says | None:
-        return self._driver.kind.says.get(self._driver.code(error))
-
-    def _reason(self, error: Exception) -> str:
-        match self._says(error):
-            case Says.DUPLICATE:
-                return "a resolver has rolled it back meanwhile, so long did it take to COMMIT: do it again"
-            case Says.IS_NULL:
-                age_s = self._known.identity.age_s_max
-                return f"its database transaction is older than {age_s} s, and must not decide any more"
-            case Says.NO_RIGHT:
-                return f"{one_line(error)}: its user needs SELECT, INSERT, UPDATE, DELETE on {self._known.table}"
-        return one_line(error)
+        code = self._driver.code(error)
+        return Says.NO_ANSWER if code is None else self._driver.kind.says(code)
 
 
 def _cannot_connect() -> Any:
@@ -313,6 +244,6 @@ def open_over(driver: Driver, connect: Connect) -> SqlTable:
     statements = driver.kind.dialect.statements(known.table.removesuffix(TABLE), driver.mark)
 
     def is_lock(error: Exception) -> bool:
-        return driver.kind.says.get(driver.code(error)) is Says.AGAIN
+        return driver.kind.says(driver.code(error)) is Says.AGAIN
 
     return SqlTable(connection, known.identity, statements, (driver.error,), is_lock)

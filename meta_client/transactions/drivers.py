@@ -8,13 +8,13 @@ from typing import Any
 
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions.dbapi import DbapiSession
+from meta_client.transactions.deciding import DecidingSession
 from meta_client.transactions.postgres_plain import driver_of
-from meta_client.transactions.table import DriverSession
 
 
 def driver_session(
     connection: Any, connect: Callable[[], Any] | None = None, *, is_managed: bool = False
-) -> DriverSession:
+) -> DecidingSession:
     """Wrap a driver's connection for a transaction. *is_managed*: a framework begins and ends its transactions.
 
     *connect* makes another connection for the resolver. Raises CannotEnlist for anything that can't decide.

@@ -76,14 +76,3 @@ class NotConfirmed(CoordinatorError):
             f"confirmed in time: a resolver tells it"
         )
         self.brokers = tuple(brokers)
-
-
-class CommitUnknown(Exception):
-    """The database gave no answer to COMMIT: it may have committed or not. Ask the table for the decision.
-
-    *is_foreign*: the cause came from other code around COMMIT, and is raised again once the decision is known.
-    """
-
-    def __init__(self, reason: str, *, is_foreign: bool = False) -> None:
-        super().__init__(reason)
-        self.is_foreign = is_foreign

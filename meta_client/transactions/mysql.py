@@ -18,7 +18,8 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import Cursor
 
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Known, Says, open_over
+from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Known, open_over
+from meta_client.transactions.deciding import Says
 from meta_client.transactions.dialects import MYSQL, Dialect
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable
 from meta_client.transactions.statements import SqlTable, identity_of, one_line, reaching
@@ -31,17 +32,19 @@ LOCK_TIMEOUT_S: Final = 1  # the shortest possible
 _RECORD_CHANGED: Final = 1020  # MariaDB's serialization failure
 _SP_DOES_NOT_EXIST: Final = 1305  # also raised for savepoints
 _GROUP_ROLLED_BACK: Final = 3101
-_LOST: Final[tuple[object, ...]] = (
-    1040,
-    1053,
-    1152,
-    1158,
-    1159,
-    1160,
-    1161,
-    1927,
-    4031,
-)  # too many connections, server shutdown, connection killed, idle too long
+# Too many connections, server shutdown, network errors, connection killed, idle too long.
+_NO_ANSWER: Final = (1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 4031)
+_SAYS: Final[Mapping[object, Says]] = {
+    ER.LOCK_DEADLOCK: Says.AGAIN,
+    ER.LOCK_WAIT_TIMEOUT: Says.AGAIN,
+    _RECORD_CHANGED: Says.AGAIN,
+    ER.DUP_ENTRY: Says.DUPLICATE,
+    ER.BAD_NULL_ERROR: Says.IS_NULL,
+    ER.TABLEACCESS_DENIED_ERROR: Says.NO_RIGHT,
+    ER.COLUMNACCESS_DENIED_ERROR: Says.NO_RIGHT,
+    _SP_DOES_NOT_EXIST: Says.NOT_THE_TRANSACTION,
+    **dict.fromkeys(_NO_ANSWER, Says.NO_ANSWER),
+}
 _OFF: Final = (0, "0", "OFF")
 
 _STATE: Final = """SELECT CONNECTION_ID(), UNIX_TIMESTAMP(), @@autocommit, @@unique_checks, @@read_only,
@@ -69,17 +72,6 @@ class _Kind:
     """InnoDB behind MySQL or MariaDB."""
 
     dialect: Dialect = MYSQL
-    says: Mapping[object, Says] = {
-        ER.LOCK_DEADLOCK: Says.AGAIN,
-        ER.LOCK_WAIT_TIMEOUT: Says.AGAIN,
-        _RECORD_CHANGED: Says.AGAIN,
-        ER.DUP_ENTRY: Says.DUPLICATE,
-        ER.BAD_NULL_ERROR: Says.IS_NULL,
-        ER.TABLEACCESS_DENIED_ERROR: Says.NO_RIGHT,
-        ER.COLUMNACCESS_DENIED_ERROR: Says.NO_RIGHT,
-        _SP_DOES_NOT_EXIST: Says.NOT_THE_TRANSACTION,
-        **dict.fromkeys(_LOST, Says.LOST),
-    }
     # READ COMMITTED fails with statement-based binary logging.
     own: Sequence[str] = (
         f"SET SESSION autocommit = 1, innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, "
@@ -137,6 +129,9 @@ class _Kind:
             raise CopiedTable(database, home, here)
         identity = identity_of(database, table_id, keep_s)
         return Known(identity, f"{_quoted(database)}.{TABLE}".replace("%", "%%"), database)
+
+    def says(self, code: object) -> Says | None:
+        return _SAYS.get(code)
 
     def has_rolled_back(self, code: object) -> bool:
         return code in (ER.LOCK_DEADLOCK, _GROUP_ROLLED_BACK)

@@ -5,9 +5,8 @@ enlisted.
 """
 
 import functools
-import logging
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,16 +16,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from journal.records.xid import Xid
-from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
+from meta_client.coordinator.errors import CannotEnlist
 from meta_client.coordinator.postgres import plain_cursor
 from meta_client.errors import TransactionMisuse
+from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, FAILED, DecidingSession
 from meta_client.transactions.dialects import POSTGRES
-from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.postgres_block import ThreadBlock
 from meta_client.transactions.postgres_table import (
-    ENDED,
-    FAILED,
     HOME,
     INSIDE_ITS_OWN,
     LOST,
@@ -34,17 +30,15 @@ from meta_client.transactions.postgres_table import (
     MARK,
     MARKED,
     OWN,
-    is_left_open,
+    has_rolled_back,
     look_up,
     quoted,
-    reason,
+    says_of,
 )
-from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line, reaching
-from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
+from meta_client.transactions.statements import SqlTable, made_by, reaching
+from meta_client.transactions.table import TABLE, Opener, TableIdentity
 
 _Connection = psycopg.Connection[Any]
-
-log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 5
 HOW: Final[Mapping[str, Any]] = {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "metaq resolver"}
@@ -61,7 +55,6 @@ _NO_TRANSACTION: Final = {
     TransactionStatus.UNKNOWN: LOST,
 }
 _UTF8: Final = "SET client_encoding = 'UTF8'"  # with SQL_ASCII psycopg returns bytes for text
-_DONE_AGAIN: Final = (errors.SerializationFailure, errors.DeadlockDetected)  # the caller repeats the transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +63,7 @@ class _Known:
 
     identity: TableIdentity
     schema: str
-    table: str  # quoted, with its schema: the search path may change
-    insert_decision: bytes  # constant, so that psycopg prepares it
+    insert_decision: bytes  # constant, so that psycopg prepares it; names the schema: the search path may change
     dsn: str
     password: str
 
@@ -83,10 +75,12 @@ class _Undone(Exception):
     """Makes psycopg's own block roll back."""
 
 
-class PostgresSession:
+class PostgresSession(DecidingSession):
     """One connection at any isolation level, with or without autocommit, in or outside a transaction."""
 
     survives_release = True
+    failures = (psycopg.Error,)
+    _says = staticmethod(says_of)
 
     def __init__(
         self,
@@ -107,7 +101,7 @@ class PostgresSession:
     def driver_connection(self) -> object:
         return self._given
 
-    def begin(self) -> TableIdentity:
+    def _enter(self) -> TableIdentity:
         connection = self._connection
         if connection.closed:
             raise CannotEnlist("the database connection is closed: open a new one")
@@ -121,98 +115,55 @@ class PostgresSession:
             raise TransactionMisuse(
                 "the connection is in a two-phase transaction of its own, by tpc_begin(): end it first"
             )
-        try:
-            if status is TransactionStatus.IDLE and not self._is_managed:
-                self._block = self._new_block()
-                self._block.__enter__()
-            if self._block is None or not self._block.is_marked:
-                connection.execute(MARK)  # begins a framework's transaction, like any first statement
-            if connection.info.transaction_status is TransactionStatus.IDLE:
-                raise CannotEnlist("the database connection is in autocommit mode: each statement commits alone")
-            return self._know().identity
-        except _DONE_AGAIN:
-            self._leave_as_it_was()
-            raise
-        except psycopg.OperationalError as error:
-            self._leave_as_it_was()
-            raise Unreachable(DATABASE, one_line(error)) from error
-        except psycopg.Error as error:
-            self._leave_as_it_was()
-            raise CannotEnlist(f"the database connection can't take part: {one_line(error)}") from error
-        except BaseException:
-            if self._block is not None:
-                self.rollback()
-            raise
+        if status is TransactionStatus.IDLE and not self._is_managed:
+            self._block, self._has_begun = self._new_block(), True
+            self._block.__enter__()
+        if self._block is None or not self._block.is_marked:
+            connection.execute(MARK)  # begins a framework's transaction, like any first statement
+        if connection.info.transaction_status is TransactionStatus.IDLE:
+            raise CannotEnlist(AUTOCOMMIT)
+        return self._know().identity
 
     def _new_block(self) -> ThreadBlock:
         return ThreadBlock(self._connection)
 
-    def _leave_as_it_was(self) -> None:
-        if not self._is_managed:  # the framework must see the failure itself
-            self.rollback()
-
     def problem(self) -> str | None:
         return _NO_TRANSACTION.get(self._connection.info.transaction_status)
 
-    def decide(self, gtrid: str, brokers: Collection[int]) -> None:
+    def _insert(self, gtrid: str, brokers: str) -> int:
         known = self._know()
-        try:
-            with plain_cursor(self._connection) as cursor:
-                cursor.execute(known.insert_decision, (gtrid, known.identity.age_s_max, brokers_text(brokers)))
-                check_stored(cursor.rowcount, gtrid)
-        except _DONE_AGAIN:
-            raise
-        except psycopg.Error as error:
-            raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, reason(error, known.identity)) from error
+        with plain_cursor(self._connection) as cursor:
+            cursor.execute(known.insert_decision, (gtrid, known.identity.age_s_max, brokers))
+            return cursor.rowcount
 
     def commit(self) -> None:
-        connection = self._connection
         if (problem := self.problem()) is not None:
             raise psycopg.OperationalError(problem)  # COMMIT would be answered with ROLLBACK, or not at all
         block, self._block = self._block, None
-        try:
-            if block is None:
-                connection.commit()
-            else:
-                block.__exit__(None, None, None)
-                if block.status is psycopg.Transaction.Status.FAILED:
-                    raise CommitUnknown("the connection was lost")
-        except psycopg.Error as error:
-            if connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-                self.rollback()  # COMMIT was not sent
-            if self.is_unknown(error):
-                raise CommitUnknown(one_line(error)) from error
-            raise
-        except Exception as error:  # from a signal handler or a subclass, so not the database's answer
-            raise CommitUnknown(one_line(error), is_foreign=True) from error
+        if block is None:
+            self._connection.commit()
+            return
+        block.__exit__(None, None, None)
+        if block.status is psycopg.Transaction.Status.FAILED:
+            raise psycopg.OperationalError("the connection was lost")
 
-    def is_unknown(self, error: Exception) -> bool:
-        if not isinstance(error, psycopg.Error):
-            return True
-        if is_left_open(error):
-            return True
-        return self._connection.info.transaction_status is not TransactionStatus.IDLE
+    def _has_rolled_back(self, error: Exception) -> bool:
+        is_over = self._connection.info.transaction_status is TransactionStatus.IDLE
+        return is_over and has_rolled_back(getattr(error, "sqlstate", None))
 
-    def make_durable(self) -> None:
-        """Do nothing: a COMMIT that was answered is durable."""
-
-    def has_refused(self, error: Exception) -> bool:
-        return isinstance(error, psycopg.Error)
-
-    def rollback(self) -> None:
+    def _roll_back(self) -> None:
         block, self._block = self._block, None
-        try:
-            if self._is_streaming():
-                raise psycopg.OperationalError("a statement, stream or COPY that was not ended holds it")
-            if block is None:
-                self._connection.rollback()
-            else:
-                block.__exit__(_Undone, _Undone(), None)
-                if self._is_unusable():  # psycopg logs an error of ROLLBACK, and raises none
-                    raise psycopg.OperationalError("ROLLBACK failed, or BEGIN was interrupted")
-        except psycopg.Error as error:
-            log.warning("database connection could not be rolled back, and is closed reason=%s", one_line(error))
-            self._connection.close()
+        if self._is_streaming():
+            raise psycopg.OperationalError("a statement, stream or COPY that was not ended holds it")
+        if block is None:
+            self._connection.rollback()
+        else:
+            block.__exit__(_Undone, _Undone(), None)
+            if self._is_unusable():  # psycopg logs an error of ROLLBACK, and raises none
+                raise psycopg.OperationalError("ROLLBACK failed, or BEGIN was interrupted")
+
+    def _abandon(self) -> None:
+        self._connection.close()
 
     def _is_unusable(self) -> bool:
         is_idle = self._connection.info.transaction_status is TransactionStatus.IDLE
@@ -289,6 +240,5 @@ def _look_up(connection: _Connection, schema: str | None = None) -> _Known:
 
     with plain_cursor(connection) as cursor:
         identity, schema = look_up(ask, schema)
-    table = quoted(schema, TABLE)
-    insert_decision = POSTGRES.insert_decision(table.replace("%", "%%"), "%s", "%s", MARKED)
-    return _Known(identity, schema, table, insert_decision.encode(encoding), info.dsn, info.password)
+    insert_decision = POSTGRES.insert_decision(quoted(schema, TABLE).replace("%", "%%"), "%s", "%s", MARKED)
+    return _Known(identity, schema, insert_decision.encode(encoding), info.dsn, info.password)

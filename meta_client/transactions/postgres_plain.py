@@ -2,14 +2,14 @@
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Known, Says
+from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Known
 from meta_client.transactions.dialects import POSTGRES, Dialect
-from meta_client.transactions.postgres_table import LEAVES_OPEN, LOST_HOST, OWN, look_up, quoted
+from meta_client.transactions.postgres_table import LOST_HOST, OWN, has_rolled_back, look_up, quoted, says
 from meta_client.transactions.table import TABLE
 
 CONNECT_TIMEOUT_S: Final = 5
@@ -19,22 +19,9 @@ class _Kind:
     """PostgreSQL; errors by SQLSTATE."""
 
     dialect: Dialect = POSTGRES
-    says: Mapping[object, Says] = {
-        "40001": Says.AGAIN,  # serialization failure
-        "40P01": Says.AGAIN,  # deadlock
-        "23505": Says.DUPLICATE,
-        "23502": Says.IS_NULL,
-        "42501": Says.NO_RIGHT,
-        "25P01": Says.NOT_THE_TRANSACTION,
-        "3B001": Says.NOT_THE_TRANSACTION,
-        "25P02": Says.FAILED_BEFORE,
-        "25P03": Says.LOST,  # idle in its transaction for too long
-        "57P01": Says.LOST,
-        "57P02": Says.LOST,
-        "57P03": Says.LOST,
-        "57P05": Says.LOST,
-    }
     own: Sequence[str] = OWN
+    says = staticmethod(says)
+    has_rolled_back = staticmethod(has_rolled_back)
 
     def state(self, ask: Ask) -> DriverState:
         ask("SELECT 1")
@@ -43,9 +30,6 @@ class _Kind:
     def look_up(self, ask: Ask) -> Known:
         identity, schema = look_up(ask)
         return Known(identity, f"{quoted(schema)}.{TABLE}".replace("%", "%%"), schema)
-
-    def has_rolled_back(self, code: object) -> bool:
-        return isinstance(code, str) and not code.startswith(LEAVES_OPEN)
 
 
 def driver_of(connection: Any) -> Driver | None:

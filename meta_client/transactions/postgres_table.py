@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from meta_client.coordinator.errors import CannotEnlist
+from meta_client.transactions.deciding import Says
 from meta_client.transactions.errors import INIT, CopiedTable, NoDecisionTable
-from meta_client.transactions.statements import identity_of, one_line
+from meta_client.transactions.statements import identity_of
 from meta_client.transactions.table import IDENTITY, TABLE, TableIdentity
 
 _log = logging.getLogger(__name__)
@@ -54,18 +55,25 @@ OWN: Final = (
 # began another meanwhile.
 MARK: Final = "SET LOCAL metaq.block = 'open'"
 MARKED: Final = "CASE current_setting('metaq.block', true) WHEN 'open' THEN %s END"  # %s, or NULL without the mark
-FAILED: Final = "a statement failed and the block went on: let the error out, or use a savepoint"
-ENDED: Final = (
-    "its transaction was ended inside the block, and what a COMMIT has stored stays: leave COMMIT and ROLLBACK to the "
-    "block's end"
-)
 LOST: Final = "the connection is lost"
 INSIDE_ITS_OWN: Final = (
     "the connection is inside a block of its own transaction(), which commits after this one: put "
     "client.transaction(...) outside, and transaction() inside if you want a savepoint"
 )
+_SAYS: Final = {
+    "40001": Says.AGAIN,  # serialization failure
+    "40P01": Says.AGAIN,  # deadlock
+    "23505": Says.DUPLICATE,
+    "23502": Says.IS_NULL,
+    "42501": Says.NO_RIGHT,
+    "25P01": Says.NOT_THE_TRANSACTION,
+    "3B001": Says.NOT_THE_TRANSACTION,
+    "25P02": Says.FAILED_BEFORE,
+    "25P03": Says.NO_ANSWER,  # idle in its transaction for too long
+}
 # SQLSTATE classes that leave the outcome of a COMMIT unknown; every other error rolls back.
-LEAVES_OPEN: Final = ("08", "57", "58", "XX", "40003")
+_LEAVES_OPEN: Final = ("08", "57", "58", "XX", "40003")
+_NO_ANSWER: Final = (*_LEAVES_OPEN, "53", "55")  # resources, objects in use
 
 
 def look_up(ask: Callable[[str], Sequence[Sequence[Any]]], schema: str | None = None) -> tuple[TableIdentity, str]:
@@ -103,26 +111,24 @@ def look_up(ask: Callable[[str], Sequence[Sequence[Any]]], schema: str | None = 
     return identity_of(database, table_id, keep_s), schema
 
 
-def is_left_open(error: object) -> bool:
-    """True if a COMMIT that raised *error*, of any driver that reports SQLSTATE, has an unknown outcome."""
-    sqlstate = getattr(error, "sqlstate", None)
-    return sqlstate is None or sqlstate.startswith(LEAVES_OPEN)
+def says(sqlstate: object) -> Says | None:
+    """Return the meaning of an error by its SQLSTATE; None as SQLSTATE: of the driver's own."""
+    if not isinstance(sqlstate, str) or sqlstate.startswith(_NO_ANSWER):
+        return Says.NO_ANSWER
+    return _SAYS.get(sqlstate)
 
 
-def reason(error: BaseException, identity: TableIdentity) -> str:
-    """Return the reason why the row was not written, for any driver that reports SQLSTATE."""
-    match getattr(error, "sqlstate", None):
-        case "23505":
-            return "a resolver has rolled it back meanwhile, so long did it take from PREPARE to COMMIT: do it again"
-        case "23502" if _column_of(error) == "brokers":
-            return ENDED
-        case "23502":
-            return f"its database transaction is older than {identity.age_s_max} s, and must not decide any more"
-        case "42501":
-            return f"{one_line(error)}: {grants('the role')}"
-        case "25P02":
-            return FAILED
-    return one_line(error)
+def says_of(error: Exception) -> Says | None:
+    """Return the meaning of *error*, of any driver that reports SQLSTATE. The row has NULL for its brokers without the
+    mark."""
+    meaning = says(getattr(error, "sqlstate", None))
+    has_no_mark = meaning is Says.IS_NULL and _column_of(error) == "brokers"
+    return Says.NOT_THE_TRANSACTION if has_no_mark else meaning
+
+
+def has_rolled_back(sqlstate: object) -> bool:
+    """True if a COMMIT that was answered with an error of *sqlstate* has stored nothing for certain."""
+    return isinstance(sqlstate, str) and not sqlstate.startswith(_LEAVES_OPEN)
 
 
 def _column_of(error: BaseException) -> str | None:

@@ -18,17 +18,18 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.errors import TransactionMisuse
+from meta_client.transactions.deciding import DecidingSession
 from meta_client.transactions.drivers import driver_session
-from meta_client.transactions.errors import CommitUnknown, OutOfStep
+from meta_client.transactions.errors import OutOfStep
 from meta_client.transactions.statements import one_line
-from meta_client.transactions.table import DriverSession, Opener, TableIdentity
+from meta_client.transactions.table import CommitFailure, Opener, TableIdentity
 
 log = logging.getLogger(__name__)
 
 _SEVERAL: Final = "the session works with several engines, and only one database can decide: use a session for each"
 
 
-def _enlisted(pooled: PoolProxiedConnection, connect: Callable[[], Any]) -> DriverSession:
+def _enlisted(pooled: PoolProxiedConnection, connect: Callable[[], Any]) -> DecidingSession:
     return driver_session(pooled.driver_connection, connect, is_managed=True)
 
 
@@ -39,7 +40,7 @@ class SqlAlchemySession:
         self,
         given: Session | Connection | scoped_session[Any],
         connect: Callable[[], Any] | None = None,
-        enlist: Callable[[PoolProxiedConnection, Callable[[], Any]], DriverSession] = _enlisted,
+        enlist: Callable[[PoolProxiedConnection, Callable[[], Any]], DecidingSession] = _enlisted,
     ) -> None:
         """*connect* makes another driver connection where the engine cannot. *enlist* wraps the driver's connection for
         a transaction."""
@@ -50,7 +51,7 @@ class SqlAlchemySession:
         self._transaction: object = None
         self._root: object = None  # the transaction of the connection
         self._connection: Connection
-        self._driver: DriverSession
+        self._driver: DecidingSession
         self._opener: Opener
         self._is_sent = False  # COMMIT is, or may be, on its way
         self._problem: str | None = None  # why it was not sent
@@ -106,29 +107,22 @@ class SqlAlchemySession:
     def commit(self) -> None:
         event.listen(self._connection, "commit", self._on_commit)
         try:
-            try:
-                self._given.commit()
-                self._driver.make_durable()
-            finally:
-                event.remove(self._connection, "commit", self._on_commit)  # a signal's handler may raise here, too
-        except Exception as error:
-            if self._problem is not None:  # the row may have been committed when the transaction ended
-                raise CommitUnknown(self._problem, is_foreign=True) from error
-            if not self._is_sent:
-                self.rollback()
-                raise
-            cause = error.orig if isinstance(error, DBAPIError) and not self._has_committed() else None
-            if isinstance(cause, Exception) and not self._driver.is_unknown(cause):
-                self.rollback()
-                raise
-            # Without a cause it comes from a listener, most likely of after_commit.
-            raise CommitUnknown(one_line(error), is_foreign=cause is None) from error
+            self._given.commit()
+            self._driver.make_durable()
+        finally:
+            event.remove(self._connection, "commit", self._on_commit)  # a signal's handler may raise here, too
         if not self._is_sent:
             self._driver.rollback()
             raise InvalidRequestError("commit() did not send COMMIT: rows and messages are rolled back")
 
-    def has_refused(self, error: Exception) -> bool:
-        return not self._is_sent or isinstance(error, DBAPIError)
+    def classify_commit(self, error: Exception) -> CommitFailure:
+        if self._problem is not None:  # the row may have been committed when the transaction ended
+            return CommitFailure.FOREIGN
+        if not self._is_sent:
+            return CommitFailure.REFUSED
+        # Without a cause it comes from a listener, most likely of after_commit.
+        cause = error.orig if isinstance(error, DBAPIError) and not self._has_committed() else None
+        return self._driver.classify_commit(cause) if isinstance(cause, Exception) else CommitFailure.FOREIGN
 
     def rollback(self) -> None:
         if self._is_sent and not self._has_committed():

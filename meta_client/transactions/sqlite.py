@@ -9,134 +9,117 @@ directory is: which SQLite itself sees to with synchronous = EXTRA alone.
 # ruff: noqa: S608 - statements consist of constants
 
 import functools
-import logging
 import os
 import sqlite3
 import time
-from collections.abc import Collection
-from contextlib import closing
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from journal.errors import StorageFailed
-from journal.records.xid import Xid
 from journal.wal.file_move import sync_directory
-from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
+from meta_client.coordinator.errors import CannotEnlist, Unreachable
 from meta_client.coordinator.log_origin import is_same_origin, origin_of
+from meta_client.transactions.deciding import ENDED, DecidingSession, Says
 from meta_client.transactions.dialects import SQLITE
-from meta_client.transactions.errors import CommitUnknown, CopiedTable, NoDecisionTable
-from meta_client.transactions.statements import SqlTable, check_stored, identity_of, one_line, reaching
-from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Opener, TableIdentity, brokers_text
-
-log = logging.getLogger(__name__)
+from meta_client.transactions.errors import CopiedTable, NoDecisionTable
+from meta_client.transactions.statements import SqlTable, identity_of, one_line, reaching
+from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Opener, TableIdentity
 
 LOCK_TIMEOUT_S: Final = 1.0
 _FULL: Final = 2  # of PRAGMA synchronous
 _SAVEPOINT: Final = "metaq_block"  # ends with the transaction that the block was entered in
+_SAYS: Final[Mapping[int | None, Says]] = {
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: Says.DUPLICATE,
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE: Says.DUPLICATE,
+    sqlite3.SQLITE_CONSTRAINT_NOTNULL: Says.IS_NULL,
+}
 _INSERT_DECISION: Final = SQLITE.insert_decision(TABLE, "?", "?", "?", began="?")
 
 
-class SqliteSession:
+class SqliteSession(DecidingSession):
     """One connection to a database file, in a transaction or not."""
 
-    survives_release = False
+    failures = (sqlite3.Error,)
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._began_s = 0.0  # taken before the database transaction begins
-        self._identity: TableIdentity | None = None
+        self._path = ""
         self._deletes_from: Path | None = None  # where COMMIT deletes the journal, and so decides
 
     def driver_connection(self) -> object:
         return self._connection
 
-    def begin(self) -> TableIdentity:
+    def _enter(self) -> TableIdentity:
         connection = self._connection
-        try:
-            self._identity = _look_up(connection)
-            if _rows(connection, "PRAGMA synchronous")[0][0] < _FULL:
-                raise CannotEnlist(
-                    "a COMMIT of this connection may be lost with the power after it was answered, and a decision must "
-                    "not be: give it PRAGMA synchronous = FULL"
-                )
-            if (mode := _rows(connection, "PRAGMA main.journal_mode")[0][0]) in ("off", "memory"):
-                raise CannotEnlist(
-                    f"with journal_mode = {mode} a crash leaves half of a transaction: give it PRAGMA journal_mode = "
-                    f"WAL or DELETE"
-                )
-            self._began_s = time.time()
-            if not connection.in_transaction:
-                connection.execute("BEGIN")
-            connection.execute(f"SAVEPOINT {_SAVEPOINT}")
-        except sqlite3.Error as error:
-            raise CannotEnlist(f"the database connection can't take part: {one_line(error)}") from error
-        return self._identity
+        self._path = _file(connection)
+        identity = _look_up(connection)
+        if _rows(connection, "PRAGMA synchronous")[0][0] < _FULL:
+            raise CannotEnlist(
+                "a COMMIT of this connection may be lost with the power after it was answered, and a decision must "
+                "not be: give it PRAGMA synchronous = FULL"
+            )
+        if (mode := _rows(connection, "PRAGMA main.journal_mode")[0][0]) in ("off", "memory"):
+            raise CannotEnlist(
+                f"with journal_mode = {mode} a crash leaves half of a transaction: give it PRAGMA journal_mode = "
+                f"WAL or DELETE"
+            )
+        self._began_s = time.time()
+        if not connection.in_transaction:
+            self._has_begun = True
+            connection.execute("BEGIN")
+        connection.execute(f"SAVEPOINT {_SAVEPOINT}")
+        return identity
+
+    def _leave_as_it_was(self, *, has_failed: bool) -> None:
+        super()._leave_as_it_was(has_failed=False)  # an error does not end the caller's transaction
 
     def problem(self) -> str | None:
         try:
             self._connection.execute(f"RELEASE {_SAVEPOINT}")
             self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
         except sqlite3.Error as error:
-            if _code_of(error) != sqlite3.SQLITE_ERROR:  # that of no other failure of a RELEASE
-                return one_line(error)
-            return (
-                "its transaction was ended inside the block, by commit(), rollback(), `with connection:`, "
-                "executescript() or a trigger, and what a commit has stored stays: leave both to the block's end"
-            )
+            is_ended = _code_of(error) == sqlite3.SQLITE_ERROR  # the code of no other failure of a RELEASE
+            return ENDED if is_ended else one_line(error)
         return None
 
-    def decide(self, gtrid: str, brokers: Collection[int]) -> None:
-        assert self._identity is not None
-        values = gtrid, self._began_s, self._identity.age_s_max, brokers_text(brokers)
-        try:
-            check_stored(self._connection.execute(_INSERT_DECISION, values).rowcount, gtrid)
-            self._deletes_from = _deletes_from(self._connection)
-        except sqlite3.Error as error:
-            match _code_of(error):
-                case sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY | sqlite3.SQLITE_CONSTRAINT_UNIQUE:
-                    reason = "a resolver has rolled it back meanwhile: do it again"
-                case sqlite3.SQLITE_CONSTRAINT_NOTNULL:
-                    reason = f"it is older than {self._identity.age_s_max} s, and must not decide any more"
-                case _:
-                    reason = one_line(error)
-            raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, reason) from error
+    def _insert(self, gtrid: str, brokers: str) -> int:
+        values = gtrid, self._began_s, self._identity.age_s_max, brokers
+        stored = self._connection.execute(_INSERT_DECISION, values).rowcount
+        self._deletes_from = _deletes_from(self._connection)
+        return stored
 
     def commit(self) -> None:
-        connection = self._connection
-        try:
-            if getattr(connection, "autocommit", None) is True:  # Python 3.12: commit() does nothing
-                connection.execute("COMMIT")
-            else:
-                connection.commit()
-            self.make_durable()
-        except sqlite3.Error as error:
-            if not connection.in_transaction:
-                raise CommitUnknown(one_line(error)) from error
-            connection.rollback()
-            raise
-        except Exception as error:  # from a signal handler or a subclass, so not the database's answer
-            raise CommitUnknown(one_line(error), is_foreign=True) from error
+        if getattr(self._connection, "autocommit", None) is True:  # Python 3.12: commit() does nothing
+            self._connection.execute("COMMIT")
+        else:
+            self._connection.commit()
+        self.make_durable()
 
     def make_durable(self) -> None:
         if self._deletes_from is not None:
             sync_directory(self._deletes_from)
 
-    def is_unknown(self, error: Exception) -> bool:
-        return not isinstance(error, sqlite3.Error) or not self._connection.in_transaction
+    def _says(self, error: Exception) -> Says | None:
+        return _SAYS.get(_code_of(error))
 
-    def has_refused(self, error: Exception) -> bool:
-        return isinstance(error, sqlite3.Error)
+    def _has_rolled_back(self, error: Exception) -> bool:
+        """True if the transaction is still there, and no COMMIT will follow."""
+        with suppress(sqlite3.Error):
+            return self._connection.in_transaction
+        return False  # it is closed
 
-    def rollback(self) -> None:
-        try:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            log.warning("database connection could not be rolled back, and is closed reason=%s", one_line(error))
-            self._connection.close()
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _abandon(self) -> None:
+        self._connection.close()
 
     def opener(self) -> Opener:
-        return functools.partial(open_table, _file(self._connection))
+        return functools.partial(open_table, self._path)
 
 
 class _FileTable(SqlTable):

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final, TypeVar
 
-from journal.records.xid import Xid
-from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
+from meta_client.coordinator.errors import CannotEnlist, Unreachable
 from meta_client.coordinator.errors import one_line as one_line
 from meta_client.transactions.dialects import Statements
 from meta_client.transactions.errors import NoDecisionTable, RowGone, RowLocked
@@ -14,7 +13,6 @@ from meta_client.transactions.table import (
     DATABASE,
     GRACE_S,
     IDENTITY,
-    TABLE,
     Recorded,
     Row,
     RowDecision,
@@ -147,13 +145,6 @@ def _record(gtrid: str, outcome: str, brokers: str, hazard: str | None, age_s: A
     elif said is RowDecision.COMMIT and named is None:
         hazard = f"its row names its brokers as {brokers!r}, which can't be read"
     return Recorded(gtrid, said, named or (), hazard, float(age_s))
-
-
-def check_stored(rows: int, gtrid: str) -> None:
-    """Raise PrepareFailed unless the INSERT of a decision has stored one row."""
-    if rows != 1:
-        reason = f"a trigger keeps its row out of {TABLE}: drop that, because resolvers would roll its messages back"
-        raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, reason)
 
 
 def made_by(connect: Callable[[], Any], known_by: str = "cursor") -> Any:

@@ -8,7 +8,7 @@ docs/transactions-reasoning.md.
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, auto
 from typing import Final, Protocol, runtime_checkable
 
 from meta_client.transactions.names import TableName
@@ -26,6 +26,14 @@ class RowDecision(Enum):
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
+
+
+class CommitFailure(Enum):
+    """Meaning of an error of COMMIT."""
+
+    REFUSED = auto()  # the database has rolled it back, or never got COMMIT
+    UNANSWERED = auto()  # from the database or its driver: the row tells
+    FOREIGN = auto()  # from other code around COMMIT, as a signal's handler: the row tells, and the error is raised
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +146,12 @@ class Session(Protocol):
         transaction."""
 
     def commit(self) -> None:
-        """Commit the database transaction. Raises the database's error if it is rolled back for certain, and
-        CommitUnknown for any other Exception. A BaseException passes through, and leaves the outcome unknown."""
+        """Commit the database transaction. Of an Exception `classify_commit` tells the outcome; after any other one it
+        is unknown. The caller rolls back."""
 
-    def has_refused(self, error: Exception) -> bool:
-        """True if *error* is one that `commit` raises when it has rolled back. Any other proves nothing: a signal's
-        handler may raise it anywhere."""
+    def classify_commit(self, error: Exception) -> CommitFailure:
+        """Return the meaning of *error*, which `commit` has just raised. FOREIGN unless it is the database's own: a
+        signal's handler may raise anything anywhere."""
 
     def rollback(self) -> None:
         """Roll the database transaction back. Raises nothing: a lost connection rolls back by itself."""
@@ -151,20 +159,6 @@ class Session(Protocol):
     def opener(self) -> Opener:
         """Return an opener of the table over another connection to the same database; it keeps no reference to this
         one."""
-
-
-class DriverSession(Session, Protocol):
-    """A driver's connection in transactions that a framework may begin and end."""
-
-    @property
-    def survives_release(self) -> bool:
-        """True if `begin` inside a savepoint still counts when that savepoint has been released."""
-
-    def is_unknown(self, error: Exception) -> bool:
-        """True if a COMMIT that raised *error* has an unknown outcome; otherwise it is rolled back."""
-
-    def make_durable(self) -> None:
-        """Put a COMMIT that the framework has sent on the disk. Raises OSError."""
 
 
 def brokers_text(brokers: Collection[int]) -> str:

@@ -26,10 +26,9 @@ from meta_client.coordinator.participants import BranchEnd
 from meta_client.producer.xa_verbs import Listing
 from meta_client.transactions.brokers import Brokers, SentCommit
 from meta_client.transactions.commit_sequence import CommitSequence
-from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver import DecidedTransaction, Resolver
-from meta_client.transactions.table import DATABASE, KEEP_S, Row, RowDecision, TableIdentity
+from meta_client.transactions.table import DATABASE, KEEP_S, CommitFailure, Row, RowDecision, TableIdentity
 from tests.model.playing import Counted, play
 from tests.model.process import Dead, Process
 
@@ -43,6 +42,10 @@ class _Cancelled(BaseException):
 
 class _Refused(Exception):
     """The database answers COMMIT with an error."""
+
+
+class _Lost(Exception):
+    """COMMIT got no answer."""
 
 
 class _Process(Process):
@@ -100,7 +103,7 @@ class _Session:
         database = self._database
         if not self._is_open or database.is_down:
             self.end()
-            raise CommitUnknown("it is down")
+            raise _Lost("it is down")
         if database.refuses_commits:
             database.refuses_commits -= 1
             self.end()
@@ -110,20 +113,22 @@ class _Session:
             database.loses_answers -= 1
             self._process.pause()  # the COMMIT is under way, and others run: the row is in flight still
             if not self._is_open:
-                raise CommitUnknown("lost")
+                raise _Lost("lost")
         if self._brokers is not None:
             database.rows[self._gtrid] = RowDecision.COMMIT, self._brokers
         database.committed.add(self._gtrid)
         self.end()
         if loses:
-            raise CommitUnknown("lost")
+            raise _Lost("lost")
         self._process.pause()
 
     def rollback(self) -> None:
         self.end()
 
-    def has_refused(self, error: Exception) -> bool:
-        return isinstance(error, _Refused)
+    def classify_commit(self, error: Exception) -> CommitFailure:
+        if isinstance(error, _Refused):
+            return CommitFailure.REFUSED
+        return CommitFailure.UNANSWERED if isinstance(error, _Lost) else CommitFailure.FOREIGN
 
     def opener(self) -> Callable[[], "_Table"]:
         return lambda: _Table(self._database, self._process)

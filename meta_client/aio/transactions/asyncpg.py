@@ -5,52 +5,47 @@ one of its connections is enlisted.
 """
 
 import functools
-import logging
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import PurePath
 from typing import Any, Final
 
 import asyncpg
 
-from journal.records.xid import Xid
 from meta_client.aio.bridge.asyncpg_adapter import FAILURES, AsyncpgConnection, numbered
 from meta_client.aio.bridge.bridge import wait
 from meta_client.aio.transactions.private_loop import connected, for_threads_too
-from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
+from meta_client.coordinator.errors import CannotEnlist
 from meta_client.errors import TransactionMisuse
+from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, DecidingSession, reason
 from meta_client.transactions.dialects import POSTGRES
-from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.postgres_table import (
-    ENDED,
     INSIDE_ITS_OWN,
     LOST,
     MARK,
     MARKED,
     OWN,
-    is_left_open,
+    has_rolled_back,
     look_up,
     quoted,
-    reason,
+    says_of,
 )
-from meta_client.transactions.statements import SqlTable, check_stored, made_by, one_line, reaching
-from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
+from meta_client.transactions.statements import SqlTable, made_by, reaching
+from meta_client.transactions.table import TABLE, Opener, TableIdentity
 
 _Connect = Callable[[], Any]  # makes another connection, inside `run`
 
-log = logging.getLogger(__name__)
-
 CONNECT_TIMEOUT_S: Final = 5
-_DONE_AGAIN: Final = ("40001", "40P01")  # the caller repeats the transaction: a serialization failure, a deadlock
 _known: "weakref.WeakKeyDictionary[object, tuple[TableIdentity, str]]" = weakref.WeakKeyDictionary()  # by connection
 
 
-class AsyncpgSession:
+class AsyncpgSession(DecidingSession):
     """One connection, direct or lent by a pool, at any isolation level, in or outside a transaction."""
 
     survives_release = True
     failures: tuple[type[Exception], ...] = FAILURES
+    _says = staticmethod(says_of)
 
     def __init__(self, given: Any, connect: _Connect | None = None) -> None:
         """*connect* makes another connection where the parameters of this one cannot."""
@@ -66,95 +61,62 @@ class AsyncpgSession:
             raise CannotEnlist("the database connection has gone back to its pool: acquire another one")
         return self._driver
 
-    def begin(self) -> TableIdentity:
+    def _enter(self) -> TableIdentity:
         if self._is_lost():
             raise CannotEnlist("the database connection is closed: open a new one")
         self._block = self._driver._top_xact  # otherwise known only by the error of commit()
         if self._block is not None and self._block._managed:
             raise TransactionMisuse(INSIDE_ITS_OWN)
-        is_begun = self._driver.is_in_transaction()
-        try:
-            if not is_begun:
-                self._start()
-            self._change(MARK)
-            return self._know()[0]
-        except BaseException as error:
-            is_failure = isinstance(error, self.failures)
-            if is_failure or not is_begun:
-                self._leave_as_it_was()
-            if not is_failure or getattr(error, "sqlstate", None) in _DONE_AGAIN:
-                raise
-            if is_left_open(error):
-                raise Unreachable(DATABASE, one_line(error)) from error
-            raise CannotEnlist(f"the database connection can't take part: {one_line(error)}") from error
+        if not self._driver.is_in_transaction():
+            self._has_begun = True
+            self._start()
+        self._change(MARK)
+        return self._know()[0]
 
     def _start(self) -> None:
         self._block = self._given.transaction()
         wait(self._block.start())
-
-    def _leave_as_it_was(self) -> None:
-        self.rollback()
 
     def problem(self) -> str | None:
         if self._is_lost():
             return LOST
         return None if self._driver.is_in_transaction() else ENDED
 
-    def decide(self, gtrid: str, brokers: Collection[int]) -> None:
+    def _insert(self, gtrid: str, brokers: str) -> int:
         identity, schema = self._know()
-        values = gtrid, identity.age_s_max, brokers_text(brokers)
-        try:
-            check_stored(
-                self._change(POSTGRES.insert_decision(quoted(schema, TABLE), "%s", "%s", MARKED), values), gtrid
-            )
-        except self.failures as error:
-            if getattr(error, "sqlstate", None) in _DONE_AGAIN:
-                raise
-            raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, reason(error, identity)) from error
+        statement = POSTGRES.insert_decision(quoted(schema, TABLE), "%s", "%s", MARKED)
+        stored = self._change(statement, (gtrid, identity.age_s_max, brokers))
         self._is_recorded = True
+        return stored
 
     def commit(self) -> None:
         if (problem := self.problem()) is not None:
             raise asyncpg.InterfaceError(problem)
         block, self._block = self._block, None
-        try:
-            if not self._is_recorded:
-                wait(self._given.execute("SELECT"))  # raises in a failed transaction, where COMMIT would not
-            wait(self._given.execute("COMMIT") if block is None else block.commit())
-        except self.failures as error:
-            self.rollback()  # in case COMMIT was not sent
-            if self.is_unknown(error):
-                raise CommitUnknown(one_line(error)) from error
-            raise
-        except Exception as error:  # from a signal handler, so not the database's answer
-            raise CommitUnknown(one_line(error), is_foreign=True) from error
+        if not self._is_recorded:
+            wait(self._given.execute("SELECT"))  # raises in a failed transaction, where COMMIT would not
+        wait(self._given.execute("COMMIT") if block is None else block.commit())
 
-    def is_unknown(self, error: Exception) -> bool:
-        return is_left_open(error) or self._is_lost() or self._driver.is_in_transaction()
+    def _has_rolled_back(self, error: Exception) -> bool:
+        is_over = not self._is_lost() and not self._driver.is_in_transaction()
+        return is_over and has_rolled_back(getattr(error, "sqlstate", None))
 
     def _is_lost(self) -> bool:
         """True if it is closed, or is back in its pool, which has rolled it back."""
         return getattr(self._given, "_con", self._given) is not self._driver or self._driver.is_closed()
 
-    def make_durable(self) -> None:
-        """Do nothing: a COMMIT that was answered is durable."""
-
-    def has_refused(self, error: Exception) -> bool:
-        return isinstance(error, self.failures)
-
-    def rollback(self) -> None:
+    def _roll_back(self) -> None:
         self._block = None
-        try:
-            if self._is_lost():
-                return
-            if not self._driver.is_in_transaction():
-                self._driver._top_xact = None  # remains set if BEGIN failed, or a statement ended the transaction
-                return
-            outer = self._driver._top_xact
-            wait(self._given.execute("ROLLBACK") if outer is None else outer.rollback())
-        except FAILURES as error:
-            log.warning("database connection could not be rolled back, and is closed reason=%s", one_line(error))
-            self._driver.terminate()
+        if self._is_lost():
+            return
+        if not self._driver.is_in_transaction():
+            self._driver._top_xact = None  # remains set if BEGIN failed, or a statement ended the transaction
+            return
+        outer = self._driver._top_xact
+        wait(self._given.execute("ROLLBACK") if outer is None else outer.rollback())
+
+    def _abandon(self) -> None:
+        self._driver.terminate()
 
     def opener(self) -> Opener:
         if self._connect is not None:
@@ -182,6 +144,8 @@ class AsyncpgSession:
 class AdaptedSession(AsyncpgSession):
     """The connection behind one of SQLAlchemy's, which begins and ends transactions itself."""
 
+    _is_managed = True
+
     def __init__(self, adapter: Any, connect: _Connect) -> None:
         """*adapter*: SQLAlchemy's PEP 249 connection."""
         super().__init__(adapter.driver_connection, connect)
@@ -194,16 +158,13 @@ class AdaptedSession(AsyncpgSession):
         try:
             self._change("SELECT")  # raises in a failed transaction, where SQLAlchemy's COMMIT would not
         except self.failures as error:
-            return reason(error, self._know()[0])
+            return reason(self._says(error), error, self._know()[0])
         return None
 
     def _start(self) -> None:
         self._change("SELECT")  # begins the transaction, like any first statement
         if not self._driver.is_in_transaction():
-            raise CannotEnlist("the database connection is in autocommit mode: each statement commits alone")
-
-    def _leave_as_it_was(self) -> None:
-        """Do nothing: SQLAlchemy must see the failed transaction itself."""
+            raise CannotEnlist(AUTOCOMMIT)
 
 
 def _reconnect(driver: Any) -> _Connect:

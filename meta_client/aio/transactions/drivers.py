@@ -6,12 +6,12 @@ from typing import Any
 
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions.databases import session_of as threaded_session_of
-from meta_client.transactions.table import DriverSession
+from meta_client.transactions.deciding import DecidingSession
 
 
 def driver_session(
     connection: Any, connect: Callable[[], Any] | None = None, *, is_managed: bool = False
-) -> DriverSession:
+) -> DecidingSession:
     """Wrap a driver's connection for a transaction. *connect* is called inside `run`. *is_managed*: a framework begins
     and ends its transactions."""
     if is_psycopg(connection):

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from meta_client.aio.bridge.bridge import check_cancelled, shielded
-from meta_client.transactions.table import Opener, Session, TableIdentity
+from meta_client.transactions.table import CommitFailure, Opener, Session, TableIdentity
 
 
 class ShieldedSession:
@@ -32,8 +32,8 @@ class ShieldedSession:
         with shielded():
             self._session.commit()
 
-    def has_refused(self, error: Exception) -> bool:
-        return self._session.has_refused(error)
+    def classify_commit(self, error: Exception) -> CommitFailure:
+        return self._session.classify_commit(error)
 
     def rollback(self) -> None:
         with shielded():

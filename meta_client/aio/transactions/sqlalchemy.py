@@ -14,8 +14,8 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from meta_client.aio.transactions.drivers import driver_session, is_asyncpg
 from meta_client.coordinator.errors import CannotEnlist
+from meta_client.transactions.deciding import DecidingSession
 from meta_client.transactions.sqlalchemy import SqlAlchemySession
-from meta_client.transactions.table import DriverSession
 
 
 def sqlalchemy_session(
@@ -35,7 +35,7 @@ def sync_of(given: AsyncSession | AsyncConnection | async_scoped_session[Any]) -
     return session.sync_session
 
 
-def _enlisted(pooled: PoolProxiedConnection, connect: Callable[[], Any]) -> DriverSession:
+def _enlisted(pooled: PoolProxiedConnection, connect: Callable[[], Any]) -> DecidingSession:
     if is_asyncpg(pooled.driver_connection):
         from meta_client.aio.transactions.asyncpg import AdaptedSession
 

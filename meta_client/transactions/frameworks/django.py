@@ -22,10 +22,10 @@ from meta_client.client import Client
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.errors import TransactionMisuse
 from meta_client.producer.outgoing import payload_bytes
+from meta_client.transactions.deciding import DecidingSession
 from meta_client.transactions.drivers import driver_session
-from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.statements import one_line
-from meta_client.transactions.table import DriverSession, Opener, TableIdentity
+from meta_client.transactions.table import CommitFailure, Opener, TableIdentity
 from zk.tree.nodes import Partition
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class DjangoSession:
         self._is_outermost = not any(wrapper.savepoint_ids)
         self._identity: TableIdentity | None = None
         self._connection: Any = None  # the driver's
-        self._driver: DriverSession
+        self._driver: DecidingSession
         self._opener: Opener
 
     def driver_connection(self) -> object:
@@ -158,17 +158,12 @@ class DjangoSession:
     def commit(self) -> None:
         if (problem := self.problem()) is not None:
             raise TransactionManagementError(problem)
-        try:
-            type(self._wrapper).commit(self._wrapper)
-            self._driver.make_durable()
-        except Exception as error:
-            cause = error.__cause__ if isinstance(error, Error) else None
-            if isinstance(cause, Exception) and not self._driver.is_unknown(cause):
-                raise
-            raise CommitUnknown(one_line(error), is_foreign=cause is None) from error
+        type(self._wrapper).commit(self._wrapper)
+        self._driver.make_durable()
 
-    def has_refused(self, error: Exception) -> bool:
-        return isinstance(error, Error)
+    def classify_commit(self, error: Exception) -> CommitFailure:
+        cause = error.__cause__ if isinstance(error, Error) else None
+        return self._driver.classify_commit(cause) if isinstance(cause, Exception) else CommitFailure.FOREIGN
 
     def rollback(self) -> None:
         self._driver.rollback()

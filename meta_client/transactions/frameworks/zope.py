@@ -21,11 +21,11 @@ from zope.interface import implementer
 from zope.sqlalchemy import mark_changed
 
 from meta_client.client import Client
-from meta_client.coordinator.errors import PrepareFailed
+from meta_client.coordinator.errors import DecisionUnknown, PrepareFailed
 from meta_client.errors import TransactionMisuse
 from meta_client.producer.outgoing import payload_bytes
-from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.sqlalchemy import SqlAlchemySession
+from meta_client.transactions.table import CommitFailure
 from meta_client.transactions.transaction import Transaction
 from zk.tree.nodes import Partition
 
@@ -162,12 +162,11 @@ class _ZopeSession(SqlAlchemySession):
         event.listen(self._connection, "commit", self._on_commit)
 
     def commit(self) -> None:
-        """Check the outcome after zope.sqlalchemy's vote. Raises CommitUnknown unless COMMIT succeeded."""
+        """Check the outcome after zope.sqlalchemy's vote. Raises DecisionUnknown unless COMMIT succeeded."""
         event.remove(self._connection, "commit", self._on_commit)
         if self.is_aborted or not self._is_sent:
-            raise CommitUnknown("the transaction was aborted" if self.is_aborted else "no COMMIT was sent")
+            raise DecisionUnknown("the transaction was aborted" if self.is_aborted else "no COMMIT was sent")
         self._driver.make_durable()
 
-    def has_refused(self, error: Exception) -> bool:
-        """False: `commit` only looks."""
-        return False
+    def classify_commit(self, error: Exception) -> CommitFailure:
+        return CommitFailure.UNANSWERED if isinstance(error, DecisionUnknown) else CommitFailure.FOREIGN

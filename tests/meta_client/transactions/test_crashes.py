@@ -19,6 +19,7 @@ from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator import DecisionUnknown, PrepareFailed
 from meta_client.transactions import CommitStep, commit_sequence
 from meta_client.transactions.mysql import parameters
+from meta_client.transactions.postgres_block import ThreadBlock
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import run_metaq, start_module
 from tests.fixtures.mariadb import EmbeddedMariaDb, made_in, need_mariadb
@@ -212,6 +213,26 @@ def test_the_connection_is_lost_inside_commit(server_world: World, loses_answer:
             assert not connection.open if is_mariadb else connection.closed
             world.wait_quiet()
     world.check([1] if loses_answer else [])
+
+
+def test_the_connection_is_lost_between_the_last_look_and_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """psycopg's block raises nothing then."""
+    leave = ThreadBlock.__exit__
+
+    def lost(block: ThreadBlock, *how: Any) -> bool:
+        block.connection.close()
+        return leave(block, *how)
+
+    monkeypatch.setattr(ThreadBlock, "__exit__", lost)
+    with (  # noqa: PT012 - the block is what is tested
+        closing(world.deciding.connect()) as connection,
+        pytest.raises(PrepareFailed, match="turned out to be rolled back: the connection was lost"),
+        world.client.transaction(connection) as transaction,
+    ):
+        do(connection, "INSERT INTO numbers VALUES (1)")
+        transaction.send("orders", b"1")
+    world.wait_quiet()
+    world.check([])
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """A caller ends the block's database transaction, and goes on in another one: no message goes with rows of that one."""
 # ruff: noqa: PT012 - the blocks are what is tested
 
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -11,6 +12,7 @@ import sqlalchemy
 from sqlalchemy import text
 
 from meta_client.coordinator import PrepareFailed
+from meta_client.transactions import CommitStep
 from tests.meta_client.transactions.conftest import World, do
 from tests.meta_client.transactions.crashing import engine_of
 
@@ -138,3 +140,24 @@ def test_a_stream_that_was_left(world: World) -> None:
             rows.close()
     world.wait_quiet()
     world.check([])
+
+
+@pytest.mark.parametrize("word", ["COMMIT", "ROLLBACK"])
+def test_an_end_between_the_row_and_commit_is_settled_by_the_row(world: World, word: str) -> None:
+    """By an observer: nobody may take the row for rolled back."""
+    with closing(world.deciding.connect()) as connection:
+
+        def observe(step: CommitStep, gtrid: str) -> None:
+            if step is CommitStep.RECORDED:
+                do(connection, word)
+
+        refused = pytest.raises(PrepareFailed, match="turned out") if word == "ROLLBACK" else contextlib.nullcontext()
+        with (
+            world.open_client(observer=observe) as client,
+            refused,
+            client.transaction(connection) as transaction,
+        ):
+            do(connection, "INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+    world.wait_quiet()
+    world.check([1] if word == "COMMIT" else [])

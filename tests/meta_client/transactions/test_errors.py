@@ -9,8 +9,9 @@ import pytest
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed
 from meta_client.errors import TransactionMisuse
 from meta_client.protocol.answers import BranchStatus
+from meta_client.transactions.deciding import ENDED, reason
 from meta_client.transactions.names import TableName, xid_of
-from meta_client.transactions.postgres_table import ENDED, reason
+from meta_client.transactions.postgres_table import says_of
 from meta_client.transactions.table import TableIdentity
 from tests.fixtures.replicas import wait_until
 from tests.meta_client.transactions.conftest import World
@@ -97,6 +98,9 @@ def test_the_reason_is_told_by_codes_in_whatever_language_the_server_speaks() ->
     ended, wrapped = asyncpg.NotNullViolationError("une valeur NULL viole la contrainte"), Exception("the adapter's")
     ended.column_name = "brokers"
     wrapped.sqlstate, wrapped.__cause__ = ended.sqlstate, ended  # type: ignore[attr-defined]
-    assert (reason(ended, identity), reason(wrapped, identity)) == (ENDED, ENDED)
+    assert [reason(says_of(error), error, identity) for error in (ended, wrapped)] == [ENDED, ENDED]
     ended.column_name = "outcome"
-    assert reason(ended, identity) == "its database transaction is older than 3600 s, and must not decide any more"
+    assert (
+        reason(says_of(ended), ended, identity)
+        == "its database transaction is older than 3600 s, and must not decide any more"
+    )

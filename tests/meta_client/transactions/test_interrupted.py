@@ -112,6 +112,10 @@ def test_at_any_moment(any_world: World, alarm: Alarm, way: str) -> None:
                 took_s = 0.8 * took_s + 0.2 * (time.monotonic() - began)
         except INTERRUPTED:
             interrupted += 1
+        except AssertionError as error:  # SQLAlchemy's own, once its COMMIT was interrupted
+            if not isinstance(error.__context__, SoftTimeLimit):
+                raise
+            interrupted += 1
     engine.dispose()
     assert interrupted > REQUESTS / 10
     wait_until(lambda: not world.prepared(), "nothing is prepared")  # rows of what resolvers ended stay for a minute
