@@ -33,6 +33,7 @@ class Says(Enum):
     DUPLICATE = auto()
     IS_NULL = auto()
     NO_RIGHT = auto()
+    READ_ONLY = auto()
     NOT_THE_TRANSACTION = auto()  # no transaction, or one without the mark
     FAILED_BEFORE = auto()  # an earlier statement failed
 
@@ -125,6 +126,7 @@ _REASONS: Final[Mapping[Says | None, str]] = {
     Says.DUPLICATE: "a resolver has rolled it back meanwhile, so long did it take from PREPARE to COMMIT: do it again",
     Says.IS_NULL: "its database transaction is older than {age_s} s, and must not decide any more",
     Says.NO_RIGHT: f"{{error}}: its user needs SELECT, INSERT, UPDATE, DELETE on {TABLE}",
+    Says.READ_ONLY: "its transaction is READ ONLY, and the decision is a row of it: begin it READ WRITE",
     Says.NOT_THE_TRANSACTION: ENDED,
     Says.FAILED_BEFORE: FAILED,
 }

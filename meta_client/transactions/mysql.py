@@ -32,8 +32,9 @@ LOCK_TIMEOUT_S: Final = 1  # the shortest possible
 _RECORD_CHANGED: Final = 1020  # MariaDB's serialization failure
 _SP_DOES_NOT_EXIST: Final = 1305  # also raised for savepoints
 _GROUP_ROLLED_BACK: Final = 3101
-# Too many connections, server shutdown, network errors, connection killed, idle too long.
-_NO_ANSWER: Final = (1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 4031)
+# Too many connections, server shutdown, network errors, connection killed, idle too long; and statements that were
+# stopped by KILL QUERY, max_statement_time or max_execution_time, after which the transaction goes on.
+_NO_ANSWER: Final = (1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 4031, 1317, 1969, 3024)
 _SAYS: Final[Mapping[object, Says]] = {
     ER.LOCK_DEADLOCK: Says.AGAIN,
     ER.LOCK_WAIT_TIMEOUT: Says.AGAIN,
@@ -42,6 +43,7 @@ _SAYS: Final[Mapping[object, Says]] = {
     ER.BAD_NULL_ERROR: Says.IS_NULL,
     ER.TABLEACCESS_DENIED_ERROR: Says.NO_RIGHT,
     ER.COLUMNACCESS_DENIED_ERROR: Says.NO_RIGHT,
+    1792: Says.READ_ONLY,
     _SP_DOES_NOT_EXIST: Says.NOT_THE_TRANSACTION,
     **dict.fromkeys(_NO_ANSWER, Says.NO_ANSWER),
 }

@@ -66,6 +66,7 @@ _SAYS: Final = {
     "23505": Says.DUPLICATE,
     "23502": Says.IS_NULL,
     "42501": Says.NO_RIGHT,
+    "25006": Says.READ_ONLY,
     "25P01": Says.NOT_THE_TRANSACTION,
     "3B001": Says.NOT_THE_TRANSACTION,
     "25P02": Says.FAILED_BEFORE,

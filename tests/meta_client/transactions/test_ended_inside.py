@@ -161,3 +161,16 @@ def test_an_end_between_the_row_and_commit_is_settled_by_the_row(world: World, w
             transaction.send("orders", b"1")
     world.wait_quiet()
     world.check([1] if word == "COMMIT" else [])
+
+
+def test_a_transaction_that_may_not_write(world: World) -> None:
+    with closing(world.deciding.connect()) as connection:
+        do(connection, "SET TRANSACTION READ ONLY")
+        with (
+            pytest.raises(PrepareFailed, match=r"READ ONLY.*begin it READ WRITE"),
+            world.client.transaction(connection) as transaction,
+        ):
+            transaction.send("orders", b"1")
+        world.work(2, connection=connection)
+    world.wait_quiet()
+    world.check([2])

@@ -241,6 +241,80 @@ def test_a_slow_one_that_was_resolved_meanwhile_is_told(maria_world: World) -> N
     world.check([])
 
 
+def stop(world: World, connection: Any, held: str) -> threading.Thread:
+    """KILL QUERY, as an operator's, once a statement of *connection* waits for what another session holds by *held*."""
+    holder = world.deciding.connect()
+    do(holder, held)
+    waiting = (
+        f"SELECT count(*) FROM information_schema.processlist WHERE id = {connection.thread_id()} "
+        "AND command = 'Query' AND (state LIKE 'Waiting%' OR state LIKE 'update')"
+    )
+
+    def run() -> None:
+        with closing(holder):
+            wait_until(lambda: world.deciding.query(waiting) == [(1,)], "it waits")
+            world.deciding.query(f"KILL QUERY {connection.thread_id()}")
+            wait_until(lambda: world.deciding.query(waiting) == [(0,)], "it is over")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_statement_that_is_stopped_as_the_block_is_entered(maria_world: World) -> None:
+    """The connection is fit for it, and may try again."""
+    world = maria_world
+    with closing(world.deciding.connect()) as connection:
+        stopping = stop(world, connection, "LOCK TABLES metaq_decision_table WRITE")
+        with pytest.raises(Unreachable, match="interrupted"), world.client.transaction(connection):
+            pytest.fail("the block must not be entered")
+        stopping.join()
+        world.work(1, connection=connection)
+    world.wait_quiet()
+    world.check([1])
+
+
+@pytest.mark.parametrize("at", [CommitStep.PREPARED, CommitStep.RECORDED])
+def test_a_statement_that_is_stopped_as_the_block_ends(maria_world: World, at: CommitStep) -> None:
+    """The transaction stands after the row's INSERT; after COMMIT it stands, or is rolled back, and the server does not
+    tell which."""
+    world, held = maria_world, "FLUSH TABLES WITH READ LOCK"
+    threads = list[threading.Thread]()
+    with closing(world.deciding.connect()) as connection:
+
+        def observe(step: CommitStep, gtrid: str) -> None:
+            if step is at:
+                row = f"INSERT INTO metaq_decision (gtrid, outcome, brokers) VALUES ('{gtrid}', 'rollback', '')"
+                threads.append(stop(world, connection, row if at is CommitStep.PREPARED else held))
+
+        with (  # noqa: PT012 - the block is what is tested
+            world.open_client(observer=observe) as client,
+            pytest.raises(PrepareFailed, match="interrupted"),
+            client.transaction(connection) as transaction,
+        ):
+            do(connection, "INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+        assert transaction.step is CommitStep.ROLLED_BACK
+        threads.pop().join()
+        world.work(2, connection=connection)
+    world.wait_quiet()
+    world.check([2])
+
+
+def test_a_transaction_that_may_not_write(maria_world: World) -> None:
+    world = maria_world
+    with closing(world.deciding.connect()) as connection:
+        do(connection, "START TRANSACTION READ ONLY")
+        with (
+            pytest.raises(PrepareFailed, match=r"READ ONLY.*begin it READ WRITE"),
+            world.client.transaction(connection) as transaction,
+        ):
+            transaction.send("orders", b"1")
+        world.work(2, connection=connection)
+    world.wait_quiet()
+    world.check([2])
+
+
 def test_many_threads(maria_world: World) -> None:
     maria_world.work_in_threads()
 
