@@ -49,17 +49,9 @@ class CommitSequence:
         self._observer = observer
         self._spans = None if TRACING.hooks is None else TRACING.hooks.transaction(gtrid)
 
-    def commit(self, wait_s: float = 0.0) -> None:
-        """Commit every side, or roll all of them back and raise.
-
-        Raises PrepareFailed or the database's error if rolled back, DecisionUnknown if the outcome is unknown. Once
-        committed, raises as ResolverThread.send_commit.
-        """
-        self.commit_recorded(self.record(), wait_s)
-
     def record(self) -> tuple[int, ...]:
         """Prepare the brokers and insert the row: all that precedes the database's COMMIT. Return the prepared brokers.
-        Raises as `commit`, after rolling back all sides."""
+        Raises PrepareFailed or the database's error, after rolling back all sides."""
         if self._spans is not None:
             self._spans.begin()
         try:
@@ -76,16 +68,18 @@ class CommitSequence:
         return brokers
 
     def commit_recorded(self, brokers: tuple[int, ...], wait_s: float) -> None:
-        """Commit the database, then *brokers*. Raises as `commit`."""
+        """Commit the database, then *brokers*. Raises PrepareFailed or the database's error if it has rolled back, and
+        then all sides are; DecisionUnknown if the outcome is unknown; once committed, as ResolverThread.send_commit."""
         if brokers:
             self._commit_database(brokers, wait_s)
         else:
             self._commit_alone()
 
     def roll_back(self) -> None:
-        """Roll back all sides; only before COMMIT is sent, or once it is refused."""
-        self._undo()
-        self._reach(CommitStep.ROLLED_BACK)
+        """Roll back all sides, unless that is done; only before COMMIT is sent, or once it is refused."""
+        if self.step is not CommitStep.ROLLED_BACK:
+            self._undo()
+            self._reach(CommitStep.ROLLED_BACK)
 
     def _undo(self) -> None:
         try:

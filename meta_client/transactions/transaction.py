@@ -105,21 +105,31 @@ class Transaction:
         assert sequence is not None
         if self._is_left:
             raise TransactionMisuse("the block has ended: leave its end to `with`, or call __exit__ once")
-        self._is_left = True
-        if error is None:
-            sequence.commit_recorded(self._record(sequence), self._wait_s)
-            return
-        try:
+        try:  # at once: what a signal's handler raises from here on rolls back
+            self._is_left = True
             self._leave()
-        finally:
+            if error is None:
+                self._recorded = sequence.record()
+            else:
+                sequence.roll_back()
+        except BaseException:
             sequence.roll_back()
+            raise
+        if error is None:
+            sequence.commit_recorded(self._recorded, self._wait_s)
 
     @skip_after_fork
     def vote(self) -> None:
         """Prepare the brokers and insert the row: the first half of the block's end, where a framework commits the
         database. Raises as the end, after rolling back everything."""
-        assert self._sequence is not None
-        self._recorded = self._record(self._sequence)
+        sequence = self._sequence
+        assert sequence is not None
+        try:
+            self._leave()
+            self._recorded = sequence.record()
+        except BaseException:
+            sequence.roll_back()
+            raise
 
     @skip_after_fork
     def finish(self) -> None:
@@ -127,15 +137,6 @@ class Transaction:
         reports which, or that it is unknown. Raises as the end."""
         assert self._sequence is not None
         self._sequence.commit_recorded(self._recorded, self._wait_s)
-
-    def _record(self, sequence: CommitSequence) -> tuple[int, ...]:
-        try:
-            self._leave()
-            return sequence.record()
-        except BaseException:
-            if sequence.step is not CommitStep.ROLLED_BACK:  # a signal's handler raised it around what `record` guards
-                sequence.roll_back()
-            raise
 
     def _leave(self) -> None:
         for producer in self._producers:

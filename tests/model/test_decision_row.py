@@ -365,7 +365,7 @@ class DecisionRowMachine(Counted):
         sequence = CommitSequence(gtrid, cast(Any, session), cast(Any, branches), cast(Any, asking), process.rest)
         try:
             process.pause()
-            sequence.commit()
+            sequence.commit_recorded(sequence.record(), 0.0)
         except (PrepareFailed, _Refused):
             self.refused.add(gtrid)
         except Dead:

@@ -31,7 +31,7 @@ from tests.meta_client.transactions.conftest import World, do, make, running_wor
 from tests.meta_client.transactions.crashing import engine_of
 
 REQUESTS = 150
-AT_ITS_ENTRY = 2  # calls before anything can guard the block's end
+AT_ITS_ENTRY = 1  # that of __exit__ itself, before anything can guard the block's end
 
 
 class SoftTimeLimit(Exception):
@@ -133,8 +133,9 @@ def work(world: World, connection: Any, number: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("way", ["driver", "sqlalchemy"])
-def test_at_every_call_of_the_end(lite_world: World, way: str) -> None:
+def test_at_every_call_of_the_end(lite_world: World, way: str, raises: bool) -> None:
     """Its caller goes on with the connection, and commits: rows are rolled back already, or have their message."""
     world, engine = lite_world, engine_of(lite_world.deciding.url)
     for number in itertools.count(AT_ITS_ENTRY):
@@ -146,13 +147,14 @@ def test_at_every_call_of_the_end(lite_world: World, way: str) -> None:
             else:
                 do(connection, insert)
             transaction.send("orders", str(number).encode())
-            end = functools.partial(transaction.__exit__, None, None, None)
+            error = ZeroDivisionError() if raises else None
+            end = functools.partial(transaction.__exit__, type(error) if error else None, error, None)
             if not interrupted(number, end, SoftTimeLimit, "meta_client/transactions/"):
                 break
             del transaction, end  # else it holds the connection, which the pool lends again
             connection.commit()
     engine.dispose()
-    assert number > AT_ITS_ENTRY + 20
+    assert number > AT_ITS_ENTRY + (8 if raises else 20)
     wait_until(lambda: not world.prepared(), "nothing is prepared")
     world.check(world.deciding.numbers())
 
