@@ -23,9 +23,8 @@ EXTENSIONS = (
     "reset",
 )
 VERSION_TEXT = version_text(PRODUCT_VERSION, EXTENSIONS)
-_VERSION_TEXT_WITH_LOGINS = version_text(PRODUCT_VERSION, (*EXTENSIONS, "auth"))
 
 
-def version_answer(*, has_logins: bool) -> str:
+def version_answer(broker_id: int, *, has_logins: bool) -> str:
     """Return the answer to `version`; with access rules a broker knows logins, too."""
-    return _VERSION_TEXT_WITH_LOGINS if has_logins else VERSION_TEXT
+    return version_text(PRODUCT_VERSION, (*EXTENSIONS, "auth") if has_logins else EXTENSIONS, broker_id)

@@ -301,7 +301,7 @@ def new_context(
         ids=ids,
         announcer=TopicAnnouncer(topics, store, registry, decides=decides),
         url=str(url),
-        version=version_answer(has_logins=config.rules is not None),
+        version=version_answer(config.broker_id, has_logins=config.rules is not None),
     )
 
 

@@ -7,7 +7,7 @@ import click
 from meta_client.cli.options import connected, direct_option
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.client import Client
-from meta_client.net.calls import wait_result
+from meta_client.net.calls import checked_broker, wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.operations.broker_rows import (
@@ -71,7 +71,9 @@ def _replication_of(client: Client, broker_id: int, entry: BrokerEntry) -> Repli
     if entry.master is None:
         return None
     try:
-        reply = client.connections.get(entry.master, CONNECT_TIMEOUT_S).submit(Stats("replication", next_opaque()))
+        connection = client.connections.get(entry.master, CONNECT_TIMEOUT_S)
+        checked_broker(connection, connection.capabilities(STATS_TIMEOUT_S), broker_id)
+        reply = connection.submit(Stats("replication", next_opaque()))
         return parse_report(wait_result(reply, STATS_TIMEOUT_S, "stats replication").text)
     except MetaError as error:
         tell(f"warning: what broker {broker_id} knows of its slaves is missing: {error}")

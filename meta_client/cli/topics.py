@@ -13,7 +13,7 @@ from meta_client.cli.security_options import security
 from meta_client.cli.targets import known_url, targets, where_options
 from meta_client.client import Client
 from meta_client.errors import NotSupported
-from meta_client.net.calls import wait_result
+from meta_client.net.calls import checked_broker, wait_result
 from meta_client.net.connection import Connection
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
@@ -204,7 +204,9 @@ def _row(broker: str, topic: str, text: str) -> dict[str, object]:
 def _told_rows(client: Client, broker_id: int, entry: BrokerEntry) -> Iterable[dict[str, object]]:
     """Yield the topics that a broker tells of itself; those without messages have no more than a name."""
     assert entry.master is not None
-    reply = client.connections.get(entry.master, CONNECT_TIMEOUT_S).submit(Stats("topics", next_opaque()))
+    connection = client.connections.get(entry.master, CONNECT_TIMEOUT_S)
+    checked_broker(connection, connection.capabilities(ANSWER_TIMEOUT_S), broker_id)
+    reply = connection.submit(Stats("topics", next_opaque()))
     for line in wait_result(reply, ANSWER_TIMEOUT_S, f"stats topics of {entry.master}").text.splitlines():
         match line.split():
             case [topic, *pairs] if "*" not in topic:

@@ -13,7 +13,7 @@ from meta_client.consumer.messages.batch import decode_batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import BrokerAway, NothingToRead
-from meta_client.net.calls import checked_value, wait_result
+from meta_client.net.calls import checked_broker, checked_value, wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.net.transport import Transports
@@ -89,6 +89,7 @@ def read_to_end(
 
 def _fetch(connections: Transports, request: FetchRequest, url: BrokerUrl, group: str) -> Body:
     connection = connections.get(url, CONNECT_TIMEOUT_S)
+    checked_broker(connection, connection.capabilities(FETCH_TIMEOUT_S), request.partition.broker_id)
     get = Get(request.topic, group, request.partition.number, request.offset, request.bytes_max, next_opaque())
     what = f"get {request.topic}/{request.partition} at {request.offset} from {url}"
     return checked_value(connection.submit(get).wait(FETCH_TIMEOUT_S), what).body
@@ -98,6 +99,7 @@ def _end_offset(connections: Transports, topic: str, partition: Partition, url: 
     """Return the end offset of the partition; None if it has never had a message."""
     query = OffsetQuery(topic, GROUP, partition.number, OFFSET_END, next_opaque())
     connection = connections.get(_checked(topic, partition, url), CONNECT_TIMEOUT_S)
+    checked_broker(connection, connection.capabilities(FETCH_TIMEOUT_S), partition.broker_id)
     try:
         answer = wait_result(connection.submit(query), FETCH_TIMEOUT_S, f"offset {topic}/{partition}")
     except NotFound:

@@ -18,7 +18,7 @@ from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.position import Position, milliseconds, offset_of
 from meta_client.consumer.routing import Route, Routes, SlaveLacks, suggested_slave
 from meta_client.errors import NotConnected
-from meta_client.net.calls import checked_data, checked_value, wait_result
+from meta_client.net.calls import checked_broker, checked_data, checked_value, wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
@@ -93,7 +93,7 @@ class FetchClient:
         if (offset := offset_of(position)) is not None:
             return offset
         assert isinstance(position, datetime)
-        connection = self._connections.get(self._choose(request).url, CONNECT_TIMEOUT_S, patient=False)
+        connection = self._connect(self._choose(request), request)
         if "offsets" not in connection.capabilities(self._timeout_s).extensions:
             _log.warning(
                 "the broker knows nothing of times, reading from the beginning group=%s partition=%s/%s time=%s",
@@ -133,7 +133,7 @@ class FetchClient:
         if log_end is None or not request.backlog.received(batch.offset, after, len(batch), log_end) or route is None:
             return
         try:
-            connection = self._connections.get(route.url, CONNECT_TIMEOUT_S, patient=False)
+            connection = self._connect(route, request)
             if "count" in connection.capabilities(self._timeout_s).extensions:
                 request.backlog.request_count(connection, after)
         except MetaError as error:
@@ -153,8 +153,12 @@ class FetchClient:
         if route.slave_id is not None:
             request.suggested = None
 
-    def _send(self, request: FetchedPartition, route: Route, what: str) -> FetchReply | None:
+    def _connect(self, route: Route, request: FetchedPartition) -> Transport:
         connection = self._connections.get(route.url, CONNECT_TIMEOUT_S, patient=False)
+        return checked_broker(connection, connection.capabilities(self._timeout_s), request.partition.broker_id)
+
+    def _send(self, request: FetchedPartition, route: Route, what: str) -> FetchReply | None:
+        connection = self._connect(route, request)
         timeout_s = self._timeout_s
         target = request.topic, self._group, request.partition.number, request.offset
         extensions = connection.capabilities(timeout_s).extensions

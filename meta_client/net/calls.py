@@ -1,8 +1,27 @@
-"""Wait for the reply to a request and check it."""
+"""Wait for the reply to a request and check it; check which broker a connection leads to."""
 
+from typing import TypeVar
+
+from meta_client.errors import NotConnected
 from meta_client.net.pending_reply import PendingReply
+from meta_client.net.transport import Transport
 from meta_client.protocol.errors import RemoteProtocolError, raise_for
 from meta_client.protocol.responses import Data, Response, Result, Value
+from meta_client.protocol.version import Capabilities
+
+T = TypeVar("T", bound=Transport)
+
+
+def checked_broker(connection: T, capabilities: Capabilities, broker_id: int) -> T:
+    """Return *connection* if it leads to *broker_id*, as far as its *capabilities* tell. A broker that died is
+    registered until its session ends, and another one may have its address by then. Raises NotConnected."""
+    found = capabilities.broker_id
+    if found not in (None, broker_id):
+        raise NotConnected(
+            f"broker {found} answers at {connection.url}, where broker {broker_id} is registered: start that one, or "
+            "wait until its session has ended"
+        )
+    return connection
 
 
 def checked_result(response: Response, what: str) -> Result:

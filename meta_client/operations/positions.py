@@ -12,7 +12,7 @@ from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import NotConnected
 from meta_client.metadata.topology import no_master
-from meta_client.net.calls import checked_result, checked_value, wait_result
+from meta_client.net.calls import checked_broker, checked_result, checked_value, wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
@@ -213,7 +213,7 @@ class Positions:
             raise NotConnected(f"no broker with id {partition.broker_id} is up: start it, or wait")
         query = OffsetQuery(topic, GROUP, partition.number, offset, next_opaque())
         what = f"offset {_name((topic, partition))} at {offset}"
-        reply = self._client.connections.get(url, CONNECT_TIMEOUT_S).submit(query)
+        reply = _connect(self._client, url, partition.broker_id).submit(query)
         return parse_offset(checked_result(reply.wait(ANSWER_TIMEOUT_S), what).message)
 
     def _asked(
@@ -232,7 +232,7 @@ class Positions:
                     self._fell_silent(key, no_master(key[1].broker_id))
                     continue
                 try:
-                    connection = self._client.connections.get(url, CONNECT_TIMEOUT_S)
+                    connection = _connect(self._client, url, key[1].broker_id)
                     asked.append((key, [connection.submit(request) for request in requests(connection, key)]))
                 except MetaError as error:
                     self._fell_silent(key, error)
@@ -264,8 +264,13 @@ class PutTimes:
         url = plan_routes(brokers_of(self._client)).get(broker_id)
         if url is None:
             return False
-        connection = self._client.connections.get(url, CONNECT_TIMEOUT_S)
+        connection = _connect(self._client, url, broker_id)
         return connection.capabilities(ANSWER_TIMEOUT_S).metaq_version is not None
+
+
+def _connect(client: Client, url: BrokerUrl, broker_id: int) -> Transport:
+    connection = client.connections.get(url, CONNECT_TIMEOUT_S)
+    return checked_broker(connection, connection.capabilities(ANSWER_TIMEOUT_S), broker_id)
 
 
 def ask_range(connection: Transport, topic: str, partition: Partition, time_ms: int) -> PartitionOffsets | None:

@@ -9,7 +9,7 @@ import click
 from meta_client.client import Client
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import BrokerAway, NotSupported
-from meta_client.net.calls import wait_result
+from meta_client.net.calls import checked_broker, wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.net.transport import Transport
@@ -64,6 +64,7 @@ def search_partition(
         raise BrokerAway(f"find in {what}: its broker is not up: start it, or wait")
     connection = client.connections.get(url, CONNECT_TIMEOUT_S)
     capabilities = connection.capabilities(ANSWER_TIMEOUT_S)
+    checked_broker(connection, capabilities, partition.broker_id)
     is_metaq = capabilities.metaq_version is not None
     if is_metaq and wanted.message_id is not None and broker_of(wanted.message_id) != partition.broker_id:
         return  # the ids of a metaq broker are all its own

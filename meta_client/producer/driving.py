@@ -4,6 +4,7 @@ import contextlib
 
 from meta_client.errors import Destination, NoBroker, NotConnected
 from meta_client.metadata.topology import Directory, TopicView
+from meta_client.net.calls import checked_broker
 from meta_client.net.pending_reply import OnDone
 from meta_client.net.transport import Transports
 from meta_client.producer.attempts import Connected, ConnectFailed, SendAttempt
@@ -23,7 +24,8 @@ def connect(
     """Connect to a broker, whose address the views of *topics* tell. Waits; tasks call it inside `run`."""
     try:
         connection = connections.get(_address(topology, broker_id, topics), CONNECT_TIMEOUT_S, patient=False)
-        return Connected(connection, connection.capabilities(VERSION_TIMEOUT_S).extensions)
+        capabilities = connection.capabilities(VERSION_TIMEOUT_S)
+        return Connected(checked_broker(connection, capabilities, broker_id), capabilities.extensions)
     except Exception as error:  # whatever it is: the batches must be sent again, or given up
         views: dict[str, TopicView | None] = {}
         with contextlib.suppress(MetaError, ZooKeeperError):  # a view of listed brokers may be asked of them

@@ -23,7 +23,7 @@ from meta_client.errors import (
 )
 from meta_client.metadata.topology import TopicView
 from meta_client.net.backoff import quota_backoff_s
-from meta_client.net.calls import wait_result
+from meta_client.net.calls import checked_broker, wait_result
 from meta_client.net.deadline import Deadline
 from meta_client.net.opaques import next_opaque
 from meta_client.net.transport import Transport, Transports
@@ -156,6 +156,7 @@ class LocalTransaction:
         where = Destination(view.topic, partition, url)
         try:
             connection = self._connections.get(url, deadline.remaining_s())
+            checked_broker(connection, connection.capabilities(deadline.remaining_s()), partition.broker_id)
             for refusals in itertools.count(1):
                 reply = connection.submit(self._request(TransactionVerb.BEGIN))
                 try:

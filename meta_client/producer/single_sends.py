@@ -27,6 +27,7 @@ from meta_client.errors import (
 )
 from meta_client.metadata.topology import Directory, TopicView
 from meta_client.net.backoff import quota_backoff_s
+from meta_client.net.calls import checked_broker
 from meta_client.net.deadline import Deadline
 from meta_client.net.identity import new_session_id
 from meta_client.net.transport import Transports
@@ -130,7 +131,9 @@ class SingleSends:
         is_one_of_many = message.wanted is None and len(view.by_broker) > 1
         try:
             connection = self._connections.get(url, min(remaining_s, ELSEWHERE_S) if is_one_of_many else remaining_s)
-            is_repeatable = "mput" in connection.capabilities(deadline.remaining_s()).extensions
+            capabilities = connection.capabilities(deadline.remaining_s())
+            checked_broker(connection, capabilities, partition.broker_id)
+            is_repeatable = "mput" in capabilities.extensions
         except (ConnectionLost, ReplyTimeout, TooManyRequests) as error:
             raise NoBroker(str(error), Destination(view.topic, partition, url)) from error
         pending = message.submit(connection, partition, None, sequence if is_repeatable else None)

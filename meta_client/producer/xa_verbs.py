@@ -15,7 +15,7 @@ from journal.records.ledger import EVIDENCE_BYTES_MAX
 from journal.records.xid import XaKey, Xid
 from meta_client.errors import BranchRefused, ClientXaError, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
 from meta_client.metadata.topology import Directory, no_master
-from meta_client.net.calls import checked_result, wait_result
+from meta_client.net.calls import checked_broker, checked_result, wait_result
 from meta_client.net.deadline import Deadline
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
@@ -27,6 +27,7 @@ from meta_client.protocol.responses import Result
 from meta_client.protocol.trace_context import is_traceparent
 from meta_client.protocol.xa import XaCode
 from zk.errors import ZooKeeperError
+from zk.tree.broker_url import BrokerUrl
 
 REQUEST_TIMEOUT_S = 5.0  # for each verb, as genuine clients wait (spec 2.6)
 AT_QUOTA_S = 5.0  # after a refusal, so long each BEGIN is awaited
@@ -37,6 +38,7 @@ LEDGER = "ledger"  # extension of a broker that stores findings
 # acted or not, which X/Open calls a failure of the resource manager: ask again.
 _MAY_ROLL_BACK = frozenset({TransactionVerb.BEGIN, TransactionVerb.PREPARE})
 
+VERSION_TIMEOUT_S = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -103,16 +105,20 @@ class XaVerbs:
         self._connections.sleep(seconds)
 
     def connect(self, broker_id: int, deadline: Deadline) -> Transport:
-        """Return a connection to the master of *broker_id*. Raises NotConnected, ZooKeeperError."""
+        """Return a connection to the master of *broker_id*. Raises ConnectionLost, ReplyTimeout, ZooKeeperError."""
         url = self._topology.master_url(broker_id)
         if url is not None:
             try:
-                return self._connections.get(url, deadline.remaining_s())
+                return self._get(broker_id, url, deadline)
             except NotConnected as error:
                 _log.info("looking a broker up again broker=%d error=%s", broker_id, error)
         if (now := self._topology.read_masters().get(broker_id)) is None:
             raise no_master(broker_id)
-        return self._connections.get(now, deadline.remaining_s())
+        return self._get(broker_id, now, deadline)
+
+    def _get(self, broker_id: int, url: BrokerUrl, deadline: Deadline) -> Transport:
+        connection = self._connections.get(url, deadline.remaining_s())
+        return checked_broker(connection, connection.capabilities(deadline.remaining_s()), broker_id)
 
     def list_prepared(self, qualifier: str | None) -> Listing:
         """Ask every broker for its prepared branches, under *qualifier* or all. Brokers that can't be asked, or crashed
@@ -121,16 +127,18 @@ class XaVerbs:
         failures = {broker_id: str(no_master(broker_id)) for broker_id in self._topology.read_absent(masters)}
         keys: dict[int, tuple[XaKey, ...]] = {}
         deadline = Deadline(REQUEST_TIMEOUT_S)
-        waiting: dict[int, PendingReply] = {}
+        waiting: dict[int, tuple[Transport, PendingReply]] = {}
         for broker_id, url in masters.items():
             command = TransactionCommand(None, self.session_id, TransactionVerb.RECOVER, None, qualifier, next_opaque())
             try:
-                waiting[broker_id] = self._connections.get(url, deadline.remaining_s()).submit(command)
+                connection = self._connections.get(url, deadline.remaining_s())
+                waiting[broker_id] = connection, connection.submit(command)
             except (ConnectionLost, TooManyRequests) as error:
                 failures[broker_id] = f"RECOVER on broker {broker_id}: {error}"
-        for broker_id, reply in waiting.items():
+        for broker_id, (connection, reply) in waiting.items():
             try:
                 answer = wait_result(reply, deadline.remaining_s(), f"RECOVER on broker {broker_id}")
+                checked_broker(connection, connection.capabilities(VERSION_TIMEOUT_S), broker_id)
                 listed = parse_keys(answer.message)
             except MetaError as error:
                 failures[broker_id] = str(error)

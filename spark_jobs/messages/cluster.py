@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Self
 from meta_client.client import Client
 from meta_client.consumer.routing import Routes
 from meta_client.errors import BrokerAway, ConnectionLost, NothingToRead, ReplyTimeout
-from meta_client.net.calls import wait_result
+from meta_client.net.calls import checked_broker, wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
@@ -154,6 +154,7 @@ class Cluster:
 
     def _request_offsets(self, place: OfferedPartition, time_ms: int, *, is_patient: bool) -> list[PendingReply]:
         connection = self._client.consumer_connections.get(place.url, CONNECT_TIMEOUT_S, patient=is_patient)
+        checked_broker(connection, connection.capabilities(ANSWER_TIMEOUT_S), place.partition.broker_id)
         topic, number = place.topic, place.partition.number
         if "offsets" in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
             return [connection.submit(Offsets(topic, number, time_ms, next_opaque()))]

@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from meta_client.consumer.routing import Route, Routes, suggested_slave
-from meta_client.net.calls import checked_data, checked_value
+from meta_client.net.calls import checked_broker, checked_data, checked_value
 from meta_client.net.connections import CONNECT_TIMEOUT_S, Connections
 from meta_client.net.opaques import next_opaque
 from meta_client.net.transport import Transport
@@ -40,7 +40,7 @@ class ReplicaReader:
 
     def connection(self) -> Transport:
         """Return a connection to the replica that is read next. Raises NotConnected."""
-        return self._connections.get(self._next().url, CONNECT_TIMEOUT_S)
+        return self._connect(self._next())
 
     def fetch(self, offset: int) -> bytes:
         """Return messages from *offset* on, none if nothing is stored there yet. Raises Moved, NotFound, MetaError."""
@@ -62,8 +62,12 @@ class ReplicaReader:
         assert route is not None
         return route
 
-    def _fetch_from(self, route: Route, offset: int) -> bytes:
+    def _connect(self, route: Route) -> Transport:
         connection = self._connections.get(route.url, CONNECT_TIMEOUT_S)
+        return checked_broker(connection, connection.capabilities(ANSWER_TIMEOUT_S), self._partition.broker_id)
+
+    def _fetch_from(self, route: Route, offset: int) -> bytes:
+        connection = self._connect(route)
         what = f"get {self._topic}/{self._partition} at {offset} from {route}"
         target = self._topic, GROUP, self._partition.number, offset, FETCH_BYTES
         if "fetch" not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:

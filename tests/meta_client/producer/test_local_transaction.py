@@ -60,6 +60,7 @@ def test_the_trace_of_the_specification(producer: Producer, start_broker: StartB
     lines = [encode_request(request)[0].rpartition(b" ")[0].decode() for request in peer.received]
     key = f"TX:{producer.session_id}:1"
     assert lines == [
+        "version",
         f"transaction {key} {producer.session_id} BEGIN 10",
         f"put meta-test 0 5 0 907060870 {key}",
         f"transaction {key} {producer.session_id} COMMIT_ONE_PHASE",
@@ -101,7 +102,7 @@ def test_an_exception_rolls_back(producer: Producer, start_broker: StartBroker) 
     with producer.transaction() as empty:
         pass
     empty.rollback()
-    assert len(peer.received) == 3
+    assert len(peer.received) == 4
 
 
 def test_a_refused_message_is_not_in_it_and_does_not_end_it(producer: Producer, start_broker: StartBroker) -> None:

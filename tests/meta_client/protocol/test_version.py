@@ -10,6 +10,8 @@ def test_version_text_both_ways() -> None:
     capabilities = Capabilities.parse(b"1.4.6 metaq/0.1.0 mput fetch")
     assert capabilities == Capabilities("0.1.0", frozenset({"mput", "fetch"}))
     assert Capabilities.parse(version_text("2").encode()) == Capabilities("2")
+    assert version_text("2", ["mput"], broker_id=70) == "1.4.6 metaq/2 mput broker-70"
+    assert Capabilities.parse(b"1.4.6 metaq/2 mput broker-70") == Capabilities("2", frozenset({"mput"}), 70)
 
 
 @pytest.mark.parametrize(
