@@ -1,9 +1,5 @@
 """Errors of this package, one class for each thing a caller can do about them. Messages are one line with a remedy."""
 
-from typing import Final
-
-LARGE_BYTES: Final = 1_000_000
-
 
 class ZooKeeperError(Exception):
     """Base of every error this package raises."""
@@ -15,14 +11,6 @@ class ZooKeeperError(Exception):
 
 class ZooKeeperUnavailable(ZooKeeperError):
     """ZooKeeper did not answer in time, or the session expired. The last request may have taken effect: retry later."""
-
-
-def unanswered(connect: str, path: str, error: Exception, bytes_sent: int) -> ZooKeeperUnavailable:
-    """Return the error of a request for *path* that had no answer, and sent *bytes_sent* of data."""
-    remedy = "is it running? the request is safe to repeat"
-    if bytes_sent >= LARGE_BYTES:
-        remedy = f"it hangs up on requests above its jute.maxbuffer, 1 MiB by default, and this one had {bytes_sent:,}"
-    return ZooKeeperUnavailable(f"ZooKeeper at {connect} did not answer for {path} ({type(error).__name__}): {remedy}")
 
 
 class MalformedNode(ZooKeeperError):

@@ -233,6 +233,7 @@ class GroupMember:
 
     def _join_group(self) -> None:
         epoch = self._session.epoch
+        self._owned.note_tree(self._session.look_at_tree())
         self._membership.join_group(self._member.topics, _log.warning)
         self._joined_epoch = epoch
 

@@ -109,7 +109,8 @@ class OffsetTracker:
         self._modified: set[tuple[str, Partition]] = set()
         self._resets: dict[tuple[str, Partition], OffsetEntry] = {}  # the last unstored one of each
         self._limits: dict[tuple[str, Partition], int] = {}  # see limit()
-        self._stored: dict[tuple[str, Partition], int] = {}  # last commit of each partition, owned now or not
+        self._stored: dict[tuple[str, Partition], int] = {}  # last known of each partition, owned now or not
+        self._before_loss: dict[tuple[str, Partition], int] = {}  # see store_lost()
 
     def own(self, topic: str, partition: Partition, claimed: Claimed | None = None) -> None:
         """Start to track a partition, owned by *claimed*."""
@@ -149,6 +150,22 @@ class OffsetTracker:
         with self._lock:
             return offset < self._stored.get(key, 0)
 
+    def loaded(self, key: tuple[str, Partition], offset: int) -> None:
+        """Record what the store has."""
+        with self._lock:
+            self._stored[key] = offset
+
+    def store_lost(self) -> None:
+        """Keep what was stored, until it is stored again: the store may have lost it."""
+        with self._lock:
+            self._before_loss |= self._stored
+            self._stored.clear()
+
+    def before_loss(self, key: tuple[str, Partition]) -> int | None:
+        """Return the offset of a partition before the store lost it; None: it did not, or has a later one of ours."""
+        with self._lock:
+            return self._before_loss.get(key)
+
     def limit(self, key: tuple[str, Partition], offset: int) -> None:
         """Record no progress of a partition beyond *offset* until its next reset."""
         with self._lock:
@@ -187,6 +204,8 @@ class OffsetTracker:
             raise
         with self._lock:
             self._stored |= {(entry.topic, entry.partition): entry.offset for entry in entries}
+            for entry in entries:
+                self._before_loss.pop((entry.topic, entry.partition), None)
             for key, reset in resets.items():
                 if self._resets.get(key) is reset:  # unless there was another one meanwhile
                     del self._resets[key]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetched_partition import PartitionEvent
 from meta_client.consumer.fetcher import Fetcher
-from meta_client.consumer.offsets import ManyOffsets, OffsetStore, OffsetTracker
+from meta_client.consumer.offsets import ManyOffsets, OffsetEntry, OffsetStore, OffsetTracker, ZooKeeperOffsetStore
 from meta_client.consumer.subscription import Subscription
 from meta_client.errors import OwnershipLost
 from zk.groups.ownership import Ownership
@@ -44,6 +44,8 @@ class OwnedPartitions:
         self._uncertain: set[TopicPartition] = set()  # may have an owner node of ours: claimed or lost
         self._lost: set[TopicPartition] = set()  # to other members, see take_lost
         self.blocked: dict[TopicPartition, str] = {}  # owners of what the last claim did not get
+        self._replaced: int | None = None  # see note_tree()
+        self._is_store_lost = False  # ever
         self._epochs_min: dict[TopicPartition, int] = {}  # of lost partitions: above the epoch that a broker has seen
 
     def keys(self) -> set[TopicPartition]:
@@ -65,6 +67,7 @@ class OwnedPartitions:
         self.blocked = {key: outcome.consumer_id for key, outcome in outcomes.items() if isinstance(outcome, OwnedBy)}
         claims = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Claimed)}
         offsets = self._load(claims)
+        regained = self._regain(offsets)
         partitions = {
             key: self._subscriptions[key[0]].partition(key, offsets.get(key), self._config, claimed)
             for key, claimed in claims.items()
@@ -77,9 +80,39 @@ class OwnedPartitions:
                 partitions[key].delivery.discard(key, is_seek=True)  # its messages are wanted again
         for key in offsets:
             self._tracker.own(*key, claims[key])
+            if (offset := offsets[key]) is not None:
+                self._tracker.loaded(key, offset)
         self._fetcher.assign([partitions[key] for key in offsets])
+        for topic, partition in regained:
+            self._tracker.advance(OffsetEntry(topic, partition, regained[topic, partition]))
+        if regained:
+            self.commit()
         self.finish_releases(())
         return set(offsets)
+
+    def _regain(self, offsets: dict[TopicPartition, int | None]) -> dict[TopicPartition, int]:
+        """Put back into *offsets* what this member knows from before the store lost it. Returns those offsets."""
+        if self._config.starts_anew:
+            return {}
+        known = {key: offset for key in offsets if (offset := self._tracker.before_loss(key)) is not None}
+        regained = {key: offset for key, offset in known.items() if (stored := offsets[key]) is None or stored > offset}
+        offsets |= regained
+        if regained:
+            _log.warning("going on at offsets from before ZooKeeper's tree was replaced partitions=%d", len(regained))
+        unknown = [f"{topic}/{it}" for (topic, it), offset in offsets.items() if offset is None]
+        if self._is_store_lost and unknown:
+            _log.error(
+                "offsets are gone with ZooKeeper's tree, beginning at start=%s partitions=%s: see `metaq groups reset`",
+                *(self._config.start, ",".join(sorted(unknown))),
+            )
+        return regained
+
+    def note_tree(self, replaced: int) -> None:
+        """Note how often ZooKeeper's tree was replaced; what it stored went with it."""
+        if self._replaced not in (None, replaced) and isinstance(self._store, ZooKeeperOffsetStore):
+            self._is_store_lost = True
+            self._tracker.store_lost()
+        self._replaced = replaced
 
     def _load(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Load offsets, None: not stored. A partition whose offset can't be loaded is left out, and is not fetched."""

@@ -18,6 +18,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 from zk.forks import detach_descriptor
 from zk.session.lease import LEASE_FRACTION, PING_FRACTION, Lease, now
+from zk.session.seen_tree import SeenTree
 
 TCP_CONNECT_TIMEOUT_S = 5.0  # kazoo would wait a whole session timeout for a host that drops packets
 CHECKS_WITHOUT_REPLY_MAX = round(LEASE_FRACTION / PING_FRACTION)
@@ -51,13 +52,19 @@ class LeaseKeeper:
     """Keeps the lease of one client's sessions while it is connected. Its owner calls start() and stop()."""
 
     def __init__(
-        self, client: KazooClient, handler: BoundedHandler, lease: Lease, is_behind: Callable[[int], bool]
+        self,
+        client: KazooClient,
+        handler: BoundedHandler,
+        lease: Lease,
+        tree: SeenTree,
+        is_behind: Callable[[int], bool],
     ) -> None:
         """*is_behind*: whether ZooKeeper lacks a change with this number. Blocks for a moment."""
         self._is_behind = is_behind
         self._client = client
         self._handler = handler
         self._lease = lease
+        self._tree = tree
         self._is_connected = False
         self._pending: Any = None  # the ping in flight, if any; owned by this thread, like the next
         self._checks_without_reply = 0  # since that ping was sent
@@ -96,6 +103,7 @@ class LeaseKeeper:
             except ConnectionDropped:
                 was_refused = connection._socket is not None and self._client.last_zxid > 0
                 if was_refused and self._lease.is_over() and self._is_behind(self._client.last_zxid):
+                    self._tree.went_back()
                     raise SessionExpiredError from None
                 raise
             self._lease.granted(asked_at, read_timeout_ms / 1000 * 1.5)  # kazoo reads for two thirds of it
@@ -116,7 +124,7 @@ class LeaseKeeper:
         stopped, the reply may have arrived unread."""
         if self._pending is None or self._pending.ready():
             asked_at = now()
-            self._pending = self._client.exists_async("/")
+            self._pending = self._client.exists_async(self._tree.root)
             self._pending.rawlink(lambda answer: self._on_reply(answer, asked_at))
             self._checks_without_reply = 0
             return
@@ -129,4 +137,5 @@ class LeaseKeeper:
     def _on_reply(self, answer: Any, asked_at: float) -> None:
         """Renew the lease. A kazoo thread."""
         if answer.successful():
+            self._tree.saw(answer.value)
             self._lease.renew(asked_at)

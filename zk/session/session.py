@@ -13,21 +13,16 @@ from typing import Any, Self
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
-    ConnectionClosedError,
-    ConnectionLoss,
     KazooException,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    OperationTimeoutError,
-    SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState
 
-from zk.errors import RefusedNode, ZooKeeperError, ZooKeeperUnavailable, unanswered
+from zk.errors import RefusedNode, ZooKeeperError, ZooKeeperUnavailable
 from zk.forks import invalidate_after_fork
 from zk.session.lease import Lease
 from zk.session.lease_keeper import BoundedHandler, LeaseKeeper
@@ -35,6 +30,8 @@ from zk.session.malformed import MalformedNodes
 from zk.session.multi import bytes_of, refusal_of, send_transaction
 from zk.session.newcomer import close_client, finds_less
 from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity, is_open
+from zk.session.seen_tree import SeenTree
+from zk.session.unanswered import UNANSWERED, unanswered
 from zk.tree.nodes import Node
 from zk.tree.paths import Paths, check_path, parent_of
 from zk.tree.transactions import NodeTransaction, TransactionRefused
@@ -46,8 +43,6 @@ PIPELINE_MAX = 256  # requests in flight at once when many nodes are read or wri
 
 _log = logging.getLogger("zk.kazoo")
 _log.addHandler(logging.NullHandler())  # without configured logging, kazoo's retries are not printed
-
-_GONE = (ConnectionLoss, SessionExpiredError, ConnectionClosedError, OperationTimeoutError, KazooTimeoutError)
 
 
 class SessionState(Enum):
@@ -93,6 +88,7 @@ class ZooKeeperSession:
         self.session_timeout_s = session_timeout_ms / 1000
         self.lease = Lease()  # check it before acting as a node's owner: it ends before the ephemeral node does
         self.malformed = MalformedNodes()  # nodes that readers skipped
+        self.tree = SeenTree(connect, self.paths.root)
         self.epoch = 0  # written by kazoo's connection thread alone
         self._connect_timeout_ms = connect_timeout_ms
         self._enqueue = enqueue
@@ -122,7 +118,8 @@ class ZooKeeperSession:
                 f"{self.connect!r} is no ZooKeeper connect string ({error}): give host:port[,host:port...][/chroot]"
             ) from error
         self._is_open = True
-        self._keeper = LeaseKeeper(self._client, handler, self.lease, partial(finds_less, self.connect, self.security))
+        is_behind = partial(finds_less, self.connect, self.security)
+        self._keeper = LeaseKeeper(self._client, handler, self.lease, self.tree, is_behind)
         self._client.add_listener(self._on_state)
         self._keeper.start()
         try:
@@ -202,6 +199,11 @@ class ZooKeeperSession:
             except RefusedNode as error:
                 refused[path] = error
         return found, refused
+
+    def look_at_tree(self) -> int:
+        """Return how often the tree was replaced by now while this object saw it."""
+        self.tree.saw(self._wait(self._client.exists_async(self.tree.root), self.tree.root))
+        return self.tree.replaced
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
         """Return the names of a node's children; of a missing node none, and no watch is set."""
@@ -323,7 +325,7 @@ class ZooKeeperSession:
             return result.get(timeout=self.session_timeout_s)
         except none:
             return None
-        except _GONE as error:
+        except UNANSWERED as error:
             raise unanswered(self.connect, path, error, bytes_sent) from error
         except (NoNodeError, NodeExistsError):
             raise  # callers make the parents, or take the node for made

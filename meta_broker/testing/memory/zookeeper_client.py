@@ -6,7 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from kazoo.exceptions import ConnectionClosedError, KazooException
+from kazoo.exceptions import ConnectionClosedError, KazooException, NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from meta_broker.testing.memory.tree import Tree, Watch
@@ -50,6 +50,15 @@ class MemoryClient:
             return node.data, SimpleNamespace(ephemeralOwner=node.session_id, version=node.version)
 
         return self._ask(read)
+
+    def exists_async(self, path: str) -> MemoryResult:
+        try:
+            self.get_async(path).get(0)
+        except NoNodeError:
+            return MemoryResult(None)
+        except KazooException as error:
+            return MemoryResult(error)
+        return MemoryResult(SimpleNamespace(czxid=0, ctime=0))  # a tree in memory is never replaced
 
     def get_children_async(self, path: str, watch: Watch | None) -> MemoryResult:
         return self._ask(partial(self._tree.children, _absolute(path), watch))
