@@ -13,7 +13,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from meta_client.cli.options import connected
+from meta_client.cli.options import check_any_broker, connected
 from meta_client.cli.output import (
     age_option,
     databases_option,
@@ -77,6 +77,7 @@ def doctor(
         databases = (url,)
     again = _again(zk, databases, logs)
     with connected(zk) as client:
+        check_any_broker(client, zk)
         sources = Sources.of(client, databases, logs)
         found = gather(sources, age_s, _step)
         now_ms = time.time_ns() // 1_000_000

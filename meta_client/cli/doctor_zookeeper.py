@@ -7,6 +7,7 @@ import click
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.doctor.zookeeper import examine, open_nodes, repair
+from meta_client.operations.text import tell
 
 OPEN_ADVICE: Final = "made without a login: set its access rules, or delete it once nobody uses it"
 FOUND: Final = 1  # exit status: nodes that can't be read are left
@@ -39,10 +40,14 @@ def zookeeper(applies: bool, zk: str, as_json: bool) -> None:
 
     \b
     Exit status: 0  every node reads, or was repaired
-                 1  some do not
+                 1  some do not, or there are none
                  2  ZooKeeper could not be asked
     """
     with connected(zk) as client:
+        root = client.session.paths.root or "/"
+        if client.session.read(root) is None:
+            tell(f"error: ZooKeeper at {zk} has no {root}: no broker was ever registered there, is it the right one?")
+            click.get_current_context().exit(FOUND)
         found = list(examine(client.session))
         done = repair(client.session, found) if applies else set()
         opened = list(open_nodes(client.session)) if client.session.security.user is not None else []

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from meta_client.cli.security_options import security, zookeeper_security
 from meta_client.client import BATCHING, Client
+from meta_client.errors import NotConnected
 from meta_client.operations.text import printable_lines
 from meta_client.producer.partition_queues import BatchingConfig
 
@@ -65,6 +66,15 @@ def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_Printable("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+
+
+def check_any_broker(client: Client, zookeeper: str) -> None:
+    """Raise NotConnected if no broker is registered: nobody was asked then, and an empty list would prove nothing."""
+    if not (masters := client.topology.read_masters()) and not client.topology.read_absent(masters):
+        raise NotConnected(
+            f"no broker is registered in ZooKeeper at {zookeeper}, so nobody knows of branches: start the brokers, or "
+            "name the right ZooKeeper with --zk"
+        )
 
 
 @contextlib.contextmanager

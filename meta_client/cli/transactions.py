@@ -15,7 +15,7 @@ from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
 from meta_client.cli.decision_table import init, resolver
 from meta_client.cli.decisions import is_decided
 from meta_client.cli.doctor import doctor
-from meta_client.cli.options import branch_broker, connected, direct_option
+from meta_client.cli.options import branch_broker, check_any_broker, connected, direct_option
 from meta_client.cli.output import confirm, json_option, operator, print_rows, zk_option
 from meta_client.operations.branch_text import (
     in_doubt_row,
@@ -49,11 +49,13 @@ yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 
 @contextmanager
 def opened_branches(zookeeper: str, directory: Path | None) -> Iterator[OperatorBranches]:
-    """Open the branches of the cluster behind *zookeeper*, or of *directory*."""
+    """Open the branches of the cluster behind *zookeeper*, or of *directory*. Raises as connected and
+    check_any_broker."""
     if directory is not None:
         yield OfflineBranches(directory)
         return
     with connected(zookeeper) as client:
+        check_any_broker(client, zookeeper)
         yield OnlineBranches(client)
 
 

@@ -43,12 +43,19 @@ def test_topics_are_listed_with_their_brokers(zookeeper: Chroot, broker: BrokerP
     [
         (["topics"], "no topics: start a broker that offers one\n"),
         (["groups"], "no consumer group has read anything yet\n"),
-        (["txn", "list"], "nothing is in doubt\n"),
     ],
 )
 def test_nothing_is_said_to_people_and_not_to_scripts(zookeeper: Chroot, words: list[str], said: str) -> None:
     assert metaq(zookeeper, *words).stdout == said
     assert rows(zookeeper, *words) == []
+
+
+@pytest.mark.parametrize("words", [["txn", "list"], ["txn", "ledger"], ["txn", "doctor"]])
+def test_without_any_broker_nothing_is_known_of_branches(zookeeper: Chroot, words: list[str]) -> None:
+    """The wrong ZooKeeper, or one that was emptied, proves nothing."""
+    done = metaq(zookeeper, *words, status=2)
+    assert done.stdout == ""
+    assert "no broker is registered in ZooKeeper at" in done.stderr
 
 
 def test_a_silent_broker_leaves_the_ends_out(zookeeper: Chroot, broker: BrokerProcess) -> None:
