@@ -10,10 +10,12 @@ import pytest
 from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
-from tests.fixtures.broker import running_broker
+from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.expiry import empty
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.conftest import Inbox, wait_until
+from zk.brokers.journal_position import read_position
+from zk.embedded.chroot import Chroot
 from zk.embedded.server import EmbeddedZooKeeper
 from zk.groups.listing import list_group
 from zk.session.session import ZooKeeperSession
@@ -91,3 +93,22 @@ def test_a_group_goes_on_where_its_members_were(
             consumer.close()
     assert "going on at offsets from before" in caplog.text
     assert "another tree than before" in caplog.text or "it has lost data" in caplog.text
+
+
+def test_a_broker_that_starts_elsewhere_says_that_nobody_knows_its_journal(tmp_path: Path, zookeeper: Chroot) -> None:
+    warning = "has no record of this journal"
+    here, elsewhere = (BrokerProcess(tmp_path / "broker", f"{zookeeper.connect}/{name}") for name in ("a", "b"))
+    try:
+        here.start()
+        with ZooKeeperSession(f"{zookeeper.connect}/a") as session:
+            wait_until(lambda: read_position(session, 0).node is not None)
+        here.stop()
+        here.start()
+        here.stop()
+        assert warning not in here.log
+        elsewhere.start()
+        assert warning in elsewhere.log
+        elsewhere.stop()
+    finally:
+        here.end()
+        elsewhere.end()
