@@ -107,7 +107,7 @@ class MasterRole(Role):
         if self._is_new_here and membership is not None:
             log.warning(
                 "ZooKeeper at %s has no record of this journal: it lost its data, or is another one, unless the broker "
-                "ran without it; groups may begin anew, and nothing there tells a copy, or a former master, from the "
+                "ran without it; groups may start over, and nothing there tells a copy, or a former master, from the "
                 "newest directory",
                 config.zookeeper,
             )

@@ -14,7 +14,7 @@ T = TypeVar("T", bound=Transport)
 
 def checked_broker(connection: T, capabilities: Capabilities, broker_id: int) -> T:
     """Return *connection* if it leads to *broker_id*, as far as its *capabilities* tell. A broker that died is
-    registered until its session ends, and another one may have its address by then. Raises NotConnected."""
+    registered until its session ends, and another one may have its address meanwhile. Raises NotConnected."""
     found = capabilities.broker_id
     if found not in (None, broker_id):
         raise NotConnected(
