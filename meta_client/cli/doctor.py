@@ -24,11 +24,11 @@ from meta_client.cli.output import (
     zk_option,
 )
 from meta_client.doctor.advice import advice_on
-from meta_client.doctor.applier import Applied, apply, record_finding
+from meta_client.doctor.applier import Applied, apply, record_finding, verbs_of
 from meta_client.doctor.cases import Case, cases_of
 from meta_client.doctor.evidence import problems
 from meta_client.doctor.rows import IN_TABLE, JsonRow, block, problem_row, row_of, tell
-from meta_client.doctor.sources import AGE_S, Sources, gather, names_of
+from meta_client.doctor.sources import AGE_S, gather, names_of
 from meta_client.doctor.verdicts import CERTAIN, Verdict
 from meta_client.producer.xa_verbs import XaVerbs
 
@@ -78,11 +78,11 @@ def doctor(
     again = _again(zk, databases, logs)
     with connected(zk) as client:
         check_any_broker(client, zk)
-        sources = Sources.of(client, databases, logs)
-        found = gather(sources, age_s, _step)
+        found = gather(client, databases, logs, age_s, _step)
         now_ms = time.time_ns() // 1_000_000
         cases = cases_of(found, now_ms, age_s)
-        done = _apply(cases, sources.verbs) | _record_findings(cases, sources.verbs, again) if applies else {}
+        verbs = verbs_of(client)
+        done = _apply(cases, verbs) | _record_findings(cases, verbs, again) if applies else {}
     rows = [problem_row(*problem) for problem in problems(found)]
     for case in cases:
         if all(side.verdict is Verdict.DONE for side in case.sides):

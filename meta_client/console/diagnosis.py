@@ -16,7 +16,7 @@ from meta_client.doctor.applier import Applied, apply, record_finding, verbs_of
 from meta_client.doctor.cases import Case, Side, cases_of
 from meta_client.doctor.evidence import problems
 from meta_client.doctor.rows import row_of
-from meta_client.doctor.sources import Sources, gather
+from meta_client.doctor.sources import gather
 from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
 
 EXTRA_S: Final = 60.0  # beyond the age, for the answers of many sides
@@ -82,8 +82,7 @@ async def read_diagnosis(settings: ConsoleSettings, reads: Reads) -> Diagnosis |
 
 def diagnose(settings: ConsoleSettings) -> Diagnosis:
     """Ask every side. Blocks. Raises ZooKeeperError."""
-    sources = Sources.of(settings.client, settings.databases, settings.logs)
-    found = gather(sources, settings.age_s, contextlib.nullcontext)
+    found = gather(settings.client, settings.databases, settings.logs, settings.age_s, contextlib.nullcontext)
     now_ms = time.time_ns() // 1_000_000
     cases = []
     for case in cases_of(found, now_ms, settings.age_s):

@@ -8,15 +8,15 @@ asked again about undecided branches, which may have ended since.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 import msgspec
 
 from journal.errors import JournalError
 from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
-from meta_client.batches.decision import NOTHING, BatchDecision, Decisions
+from meta_client.batches.decision import BatchDecision, Decisions
 from meta_client.client import Client
 from meta_client.coordinator.decision_log import read_decisions
 from meta_client.coordinator.errors import CannotEnlist, ForeignLog, Unreachable
@@ -36,14 +36,13 @@ from meta_client.doctor.evidence import (
 from meta_client.doctor.verdicts import BranchAnswer, Owner
 from meta_client.errors import ClientXaError
 from meta_client.operations.branches import OnlineBranches
-from meta_client.producer.xa_verbs import RemoteBranch, XaVerbs
+from meta_client.producer.xa_verbs import RemoteBranch
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.transactions.databases import place_of_url, table_at
 from meta_client.transactions.errors import NoDecisionTable, RestoredTable
 from meta_client.transactions.generation import check_newest
-from meta_client.transactions.table import DecisionTable
 from zk.brokers.cluster import known_broker_ids
 from zk.errors import ZooKeeperError
 
@@ -67,66 +66,41 @@ class Adapter(Protocol):
         """Add what the server says about open and prepared transactions; *gtrids* are prepared at brokers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Sides to ask."""
-
-    lists: OnlineBranches
-    verbs: XaVerbs
-    known: Callable[[], Iterable[int]] = tuple  # every broker with a node in ZooKeeper
-    check: Callable[[DecisionTable], object] = lambda table: None  # as generation.check_newest
-    read_batch: Callable[[str], BatchDecision] = lambda query: BatchDecision(NOTHING)  # as Decisions.read
-    databases: tuple[str, ...] = ()
-    logs: tuple[Path, ...] = ()
-
-    @classmethod
-    def of(cls, client: Client, databases: tuple[str, ...], logs: tuple[Path, ...]) -> Self:
-        """Return the sides that *client* reaches, with *databases* and the coordinators' *logs*."""
-        return cls(
-            OnlineBranches(client),
-            verbs_of(client),
-            lambda: known_broker_ids(client.session),
-            lambda table: check_newest(client.session, table),
-            lambda query: Decisions(client.session, query).read(),
-            databases,
-            logs,
-        )
-
-
-def gather(sources: Sources, age_s: float, step: ShowStep) -> Evidence:
-    """Ask every side. Raises ZooKeeperError; a side that can't be asked is named in the result."""
-    brokers = _ask_brokers(sources, age_s, step)
+def gather(
+    client: Client, databases: Iterable[str], log_paths: Iterable[Path], age_s: float, step: ShowStep
+) -> Evidence:
+    """Ask every side: the brokers that *client* reaches, *databases*, coordinators' logs. Raises ZooKeeperError; a side
+    that can't be asked is named in the result."""
+    brokers = _ask_brokers(client, age_s, step)
     with step("reading decision logs"):
-        logs, problems = read_logs(sources.logs)
+        logs, problems = read_logs(log_paths)
     batches: dict[str, BatchDecision] = {}
     for query in sorted({owner_of(at)[1] for at in brokers.reports if owner_of(at)[0] is Owner.BATCH}):
         try:
-            batches[query] = sources.read_batch(query)
+            batches[query] = Decisions(client.session, query).read()
         except ZooKeeperError as error:
             problems[f"decision of Spark query {query}"] = str(error)
-    databases = []
-    for url in dict.fromkeys(sources.databases):
+    asked = []
+    for url in dict.fromkeys(databases):
         label, address = names_of(url)
         with step(f"asking {label}"):
-            databases.append(
-                _ask_database(sources, DatabaseEvidence(label, url, address), list(brokers.reports), age_s)
-            )
-        if len(databases[-1].rows) >= ROWS_MAX:
+            asked.append(_ask_database(client, DatabaseEvidence(label, url, address), list(brokers.reports), age_s))
+        if len(asked[-1].rows) >= ROWS_MAX:
             problems[label] = f"it has more than {ROWS_MAX} rows in its decision table, of which not all were looked at"
-    found = Evidence(brokers, tuple(databases), tuple(logs), batches, problems)
+    found = Evidence(brokers, tuple(asked), tuple(logs), batches, problems)
     branches, places = to_ask(found)
     with step(f"asking brokers about {len(branches)} branches"):
-        brokers = _ask_again(sources.verbs, brokers, sorted(branches))
+        brokers = _ask_again(client, brokers, sorted(branches))
     outcomes = {}
     for xid, where in places.items():
         with step(f"asking a database about {xid}"):
-            if (answer := _ask_outcome(databases, xid, where)) is not None:
+            if (answer := _ask_outcome(asked, xid, where)) is not None:
                 outcomes[xid] = answer
     return replace(found, brokers=brokers, outcomes=outcomes)
 
 
-def _ask_brokers(sources: Sources, age_s: float, step: ShowStep) -> BrokerEvidence:
-    lists = sources.lists
+def _ask_brokers(client: Client, age_s: float, step: ShowStep) -> BrokerEvidence:
+    lists = OnlineBranches(client)
     with step("asking brokers"):
         first = {(broker_id, key) for broker_id, keys in lists.keys(None).items() for key in keys}
     if first:
@@ -146,7 +120,7 @@ def _ask_brokers(sources: Sources, age_s: float, step: ShowStep) -> BrokerEviden
             for report in lists.findings()
         }
         answered = lists.keys(None)
-    gone = {broker_id: NO_MASTER for broker_id in sources.known() if broker_id not in answered}
+    gone = {broker_id: NO_MASTER for broker_id in known_broker_ids(client.session) if broker_id not in answered}
     failures = gone | strange | failures | lists.failures
     return BrokerEvidence(reports, frozenset(first & reports.keys()), failures, findings)
 
@@ -222,7 +196,7 @@ def _read_log(path: Path) -> LogEvidence:
 
 
 def _ask_database(
-    sources: Sources, said: DatabaseEvidence, branches: Sequence[BranchAt], age_s: float
+    client: Client, said: DatabaseEvidence, branches: Sequence[BranchAt], age_s: float
 ) -> DatabaseEvidence:
     try:
         kind, where = place_of_url(said.url)
@@ -239,7 +213,7 @@ def _ask_database(
         return replace(said, failure=str(error))
     try:
         try:
-            sources.check(table)
+            check_newest(client.session, table)
         except RestoredTable as error:
             said = replace(said, restored=str(error))
         name = table.identity.name
@@ -281,7 +255,7 @@ def names_of(url: str) -> tuple[str, str]:
     return f"database {url.rpartition('/')[2]}", url
 
 
-def _ask_again(verbs: XaVerbs, brokers: BrokerEvidence, branches: Iterable[BranchAt]) -> BrokerEvidence:
+def _ask_again(client: Client, brokers: BrokerEvidence, branches: Iterable[BranchAt]) -> BrokerEvidence:
     asked: dict[BranchAt, Answer] = {}
     failures = dict(brokers.failures)
     for at in branches:
@@ -290,7 +264,7 @@ def _ask_again(verbs: XaVerbs, brokers: BrokerEvidence, branches: Iterable[Branc
             asked[at] = Answer(BranchAnswer.SILENT, why)
             continue
         try:
-            status = RemoteBranch(verbs, key, broker_id).status()
+            status = RemoteBranch(verbs_of(client), key, broker_id).status()
         except XaError as error:
             if isinstance(error, ClientXaError):  # not the broker's answer: do not wait for it again
                 failures[broker_id] = str(error)

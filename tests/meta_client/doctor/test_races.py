@@ -7,16 +7,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from meta_client.doctor.applier import apply
+from meta_client.doctor.applier import apply, verbs_of
 from meta_client.doctor.cases import Case, cases_of
-from meta_client.doctor.sources import Sources, gather
+from meta_client.doctor.sources import gather
 from meta_client.doctor.verdicts import Verdict
-from meta_client.operations.branches import OnlineBranches
-from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions import CommitStep
 from tests.crash.test_decision_row import resolvers
 from tests.fixtures.broker_pool import BrokerPool
@@ -90,15 +87,11 @@ def test_doctors_beside_resolvers_and_services(served: World, doctor: Doctor, tm
     assert [log.read_text() for log in logs] == ["", ""]
 
 
-def looked(world: World) -> tuple[Case, Any]:
-    """The only case that a doctor sees, and its requests to brokers."""
-
-    verbs = XaVerbs(world.client.topology, world.client.connections, "a-test")
-
-    sources = Sources(OnlineBranches(world.client), verbs, databases=(world.deciding.url,))
-    found = gather(sources, 0.1, lambda what: nullcontext())
+def looked(world: World) -> Case:
+    """The only case that a doctor sees."""
+    found = gather(world.client, [world.deciding.url], [], 0.1, lambda what: nullcontext())
     (case,) = cases_of(found, 0, 0.1)
-    return case, verbs
+    return case
 
 
 @pytest.mark.parametrize("kind", ["postgres", "sqlite", "mariadb"])
@@ -129,12 +122,12 @@ def test_a_row_is_written_between_look_and_action(
         worker.start()
         try:
             assert at[CommitStep.PREPARED][0].wait(60)
-            case, verbs = looked(world)
+            case = looked(world)
             # PostgreSQL's session has written to no decision table yet.
             assert {side.verdict for side in case.sides} == {Verdict.DECIDE}
             at[CommitStep.PREPARED][1].set()
             assert at[CommitStep.RECORDED][0].wait(60)
-            (done,) = apply(case, verbs)
+            (done,) = apply(case, verbs_of(world.client))
             assert (done.is_over, done.is_at_work) == (False, True), done.what
         finally:
             for _, goes_on in at.values():
@@ -148,17 +141,17 @@ def test_a_row_is_deleted_between_look_and_action(served: World, by_hand: bool) 
     """By a resolver, once every broker has committed; or by a person, and the branch is still prepared."""
     world = served
     kill_at(world, driver_of(world), 1, "DECIDED")
-    case, verbs = looked(world)
+    case = looked(world)
     assert {side.verdict for side in case.sides} == {Verdict.COMMIT}
     if by_hand:
         world.deciding.execute("DELETE FROM metaq_decision")
     else:
-        (_,) = apply(case, verbs)
+        (_,) = apply(case, verbs_of(world.client))
         world.deciding.execute("DELETE FROM metaq_decision")
-    (done,) = apply(case, verbs)
+    (done,) = apply(case, verbs_of(world.client))
     assert done.is_over is not by_hand, done.what
     assert len(world.prepared()) == by_hand
     if by_hand:
         assert "look again" in done.what
-        (done,) = apply(looked(world)[0], verbs)
+        (done,) = apply(looked(world), verbs_of(world.client))
         assert (done.is_over, done.what) == (True, "rolled back")
