@@ -1,7 +1,6 @@
 """`metaq txn doctor`: every side of every transaction in doubt, what follows from it, and the certain part done."""
 
 import os
-import shlex
 import sys
 import threading
 import time
@@ -28,7 +27,7 @@ from meta_client.doctor.applier import Applied, apply, record_finding, verbs_of
 from meta_client.doctor.cases import Case, cases_of
 from meta_client.doctor.evidence import problems
 from meta_client.doctor.rows import IN_TABLE, JsonRow, block, problem_row, row_of, tell
-from meta_client.doctor.sources import AGE_S, gather, names_of
+from meta_client.doctor.sources import AGE_S, command_line, gather
 from meta_client.doctor.verdicts import CERTAIN, Verdict
 from meta_client.producer.xa_verbs import XaVerbs
 
@@ -75,7 +74,12 @@ def doctor(
     """
     if not databases and (url := os.environ.get(DATABASE_URL)):
         databases = (url,)
-    again = _again(zk, databases, logs)
+    source = click.get_current_context().get_parameter_source
+    again = command_line(
+        zk if source("zk") is ParameterSource.COMMANDLINE else "",
+        databases if source("databases") is ParameterSource.COMMANDLINE else (),
+        logs,
+    )
     with connected(zk) as client:
         check_any_broker(client, zk)
         found = gather(client, databases, logs, age_s, _step)
@@ -85,7 +89,7 @@ def doctor(
         done = _apply(cases, verbs) | _record_findings(cases, verbs, again) if applies else {}
     rows = [problem_row(*problem) for problem in problems(found)]
     for case in cases:
-        if all(side.verdict is Verdict.DONE for side in case.sides):
+        if case.is_over:
             continue
         for side in case.sides:
             row = row_of(case, side, advice_on(case, side, again), now_ms)
@@ -112,7 +116,7 @@ def _record_findings(cases: list[Case], verbs: XaVerbs, again: str) -> dict[int,
     done: dict[int, Applied] = {}
     for case in cases:
         for side in case.sides:
-            if side.verdict in (Verdict.MIXED, Verdict.HAZARD) and side.at is not None and side.finding is None:
+            if side.may_be_noted:
                 with _step(f"putting {case.name} on record"):
                     done[id(side)] = record_finding(case, side, operator(), advice_on(case, side, again).reason, verbs)
     return done
@@ -135,17 +139,6 @@ def _show(rows: list[JsonRow], *, as_json: bool) -> None:
     ):
         if count:
             click.echo(f"\n{count} {what}")
-
-
-def _again(zk: str, databases: tuple[str, ...], logs: tuple[Path, ...]) -> str:
-    """Return this command line, without secrets and without --apply."""
-    words = ["metaq", "txn", "doctor"]
-    context = click.get_current_context()
-    if context.get_parameter_source("zk") is ParameterSource.COMMANDLINE:
-        words += ["--zk", zk]
-    if context.get_parameter_source("databases") is ParameterSource.COMMANDLINE:
-        words += [word for url in databases for word in ("--database", names_of(url)[1])]
-    return shlex.join([*words, *(word for log in logs for word in ("--decisions", str(log)))])
 
 
 @contextmanager

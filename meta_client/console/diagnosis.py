@@ -11,13 +11,12 @@ from typing import Any, Final
 from journal.records.xid import XaKey
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.settings import ConsoleSettings
-from meta_client.doctor.advice import Advice, advice_on
+from meta_client.doctor.advice import advice_on
 from meta_client.doctor.applier import Applied, apply, record_finding, verbs_of
 from meta_client.doctor.cases import Case, Side, cases_of
 from meta_client.doctor.evidence import problems
 from meta_client.doctor.rows import row_of
 from meta_client.doctor.sources import gather
-from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
 
 EXTRA_S: Final = 60.0  # beyond the age, for the answers of many sides
 NOT_THE_SAME: Final = "the verdict is another one than was confirmed: look again"
@@ -28,22 +27,7 @@ class DiagnosedSide:
     """One side of a transaction. *row*: as `metaq txn doctor --json` has it."""
 
     side: Side
-    advice: Advice
     row: dict[str, Any]
-
-    @property
-    def is_certain(self) -> bool:
-        return self.side.verdict in CERTAIN
-
-    @property
-    def needs_a_person(self) -> bool:
-        return self.side.verdict in FOR_A_PERSON
-
-    @property
-    def may_be_noted(self) -> bool:
-        """True if it belongs on its broker's ledger and is not there yet."""
-        is_wrong = self.side.verdict in (Verdict.MIXED, Verdict.HAZARD)
-        return is_wrong and self.side.at is not None and self.side.finding is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +44,6 @@ class Diagnosed:
         said += sorted(f"{one.side.place}={one.side.answer.said.value}={one.side.verdict.value}" for one in self.sides)
         return "; ".join(said)
 
-    def has(self, broker_id: int, key: XaKey) -> bool:
-        return any(one.side.at == (broker_id, key) for one in self.sides)
-
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
@@ -72,7 +53,7 @@ class Diagnosis:
     problems: tuple[tuple[str, str], ...]
 
     def of(self, broker_id: int, key: XaKey) -> Diagnosed | None:
-        return next((one for one in self.cases if one.has(broker_id, key)), None)
+        return next((one for one in self.cases if any(each.side.at == (broker_id, key) for each in one.sides)), None)
 
 
 async def read_diagnosis(settings: ConsoleSettings, reads: Reads) -> Diagnosis | Unknown:
@@ -86,13 +67,9 @@ def diagnose(settings: ConsoleSettings) -> Diagnosis:
     now_ms = time.time_ns() // 1_000_000
     cases = []
     for case in cases_of(found, now_ms, settings.age_s):
-        if all(side.verdict is Verdict.DONE for side in case.sides):
-            continue
-        sides = []
-        for side in case.sides:
-            advice = advice_on(case, side, settings.doctor)
-            sides.append(DiagnosedSide(side, advice, row_of(case, side, advice, now_ms)))
-        cases.append(Diagnosed(case, tuple(sides)))
+        if not case.is_over:
+            rows = (row_of(case, side, advice_on(case, side, settings.doctor), now_ms) for side in case.sides)
+            cases.append(Diagnosed(case, tuple(map(DiagnosedSide, case.sides, rows))))
     return Diagnosis(tuple(cases), tuple(problems(found)))
 
 
@@ -114,6 +91,6 @@ def put_on_record(settings: ConsoleSettings, broker_id: int, key: XaKey, seen: s
     if found is None or found.seen != seen:
         return Unknown(NOT_THE_SAME)
     (one,) = (one for one in found.sides if one.side.at == (broker_id, key))
-    if not one.may_be_noted:
+    if not one.side.may_be_noted:
         return Unknown("nothing about it belongs on the ledger, or it is there already")
-    return record_finding(found.case, one.side, settings.who, one.advice.reason, verbs_of(settings.client))
+    return record_finding(found.case, one.side, settings.who, one.row["reason"], verbs_of(settings.client))

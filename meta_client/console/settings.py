@@ -1,12 +1,11 @@
 """Settings of one console, as its command line gives them."""
 
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from meta_client.client import Client
-from meta_client.doctor.sources import AGE_S, names_of
+from meta_client.doctor.sources import AGE_S, command_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +24,8 @@ class ConsoleSettings:
     @property
     def doctor(self) -> str:
         """Command line of `metaq txn doctor` that asks the same sides, without secrets."""
-        words = ["metaq", "txn", "doctor", *self._zk()]
-        words += [word for url in self.databases for word in ("--database", names_of(url)[1])]
-        return shlex.join([*words, *(word for log in self.logs for word in ("--decisions", str(log)))])
+        return command_line(self.zookeeper, self.databases, self.logs)
 
     def command(self, *words: str) -> str:
         """Return the command line of `metaq` with *words*, quoted for a shell."""
-        return shlex.join(["metaq", *words, *self._zk()])
-
-    def _zk(self) -> Iterator[str]:
-        if self.zookeeper:
-            yield from ("--zk", self.zookeeper)
+        return shlex.join(["metaq", *words, *(["--zk", self.zookeeper] if self.zookeeper else [])])

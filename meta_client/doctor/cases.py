@@ -42,6 +42,12 @@ class Side:
     database: DatabaseEvidence | None = None
     finding: Report | None = None  # from the broker's ledger
 
+    @property
+    def may_be_noted(self) -> bool:
+        """True if it belongs on its broker's ledger and is not there yet."""
+        is_wrong = self.verdict in (Verdict.MIXED, Verdict.HAZARD)
+        return is_wrong and self.at is not None and self.finding is None
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -58,6 +64,10 @@ class Case:
     def name(self) -> str:
         """Searchable name."""
         return str(self.xid) if self.owner is Owner.FOREIGN else self.xid.gtrid.decode()
+
+    @property
+    def is_over(self) -> bool:
+        return all(side.verdict is Verdict.DONE for side in self.sides)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ and databases are read after that, so that a missing decision was missing at the
 asked again about undecided branches, which may have ended since.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -253,6 +254,14 @@ def names_of(url: str) -> tuple[str, str]:
     if (adapter := _adapter(kind)) is not None:
         return adapter.names_of(where)
     return f"database {url.rpartition('/')[2]}", url
+
+
+def command_line(zookeeper: str, databases: Iterable[str], logs: Iterable[Path]) -> str:
+    """Return `metaq txn doctor` for the same sides, without secrets. *zookeeper*: blank for the default."""
+    words = ["--zk", zookeeper] if zookeeper else []
+    words += [word for url in databases for word in ("--database", names_of(url)[1])]
+    words += [word for log in logs for word in ("--decisions", str(log))]
+    return shlex.join(["metaq", "txn", "doctor", *words])
 
 
 def _ask_again(client: Client, brokers: BrokerEvidence, branches: Iterable[BranchAt]) -> BrokerEvidence:
