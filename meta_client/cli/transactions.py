@@ -23,9 +23,10 @@ from meta_client.operations.branch_text import (
     ledger_row,
     show_lines,
 )
-from meta_client.operations.branches import NoBranch, OfflineBranches, OnlineBranches, OperatorBranches
+from meta_client.operations.branches import NoBranch, OfflineBranches, OnlineBranches
 from meta_client.operations.text import printable, tell
 
+Branches = OnlineBranches | OfflineBranches
 INCOMPLETE: Final = 1  # exit status: a broker's branches are missing
 QUOTED_MAX: Final = 5
 
@@ -48,7 +49,7 @@ yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
 @contextmanager
-def opened_branches(zookeeper: str, directory: Path | None) -> Iterator[OperatorBranches]:
+def opened_branches(zookeeper: str, directory: Path | None) -> Iterator[Branches]:
     """Open the branches of the cluster behind *zookeeper*, or of *directory*. Raises as connected and
     check_any_broker."""
     if directory is not None:
@@ -252,7 +253,7 @@ def _where(directory: Path | None, broker_id: int) -> str:
 
 
 def _find(
-    branches: OperatorBranches, text: str, broker_id: int | None, others: Iterable[tuple[XaKey, int]] = ()
+    branches: Branches, text: str, broker_id: int | None, others: Iterable[tuple[XaKey, int]] = ()
 ) -> tuple[XaKey, int]:
     """Return the single branch named *text*, and its broker's id; in doubt, or among *others*."""
     wanted = _parse(text)

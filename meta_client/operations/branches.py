@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from journal.records.heuristics import HeuristicDecision
 from journal.records.states import BranchState, VerbRefused
@@ -36,47 +36,24 @@ class NoBranch(MetaError):
     """The branch does not exist, or can't be ended in its state. Look at `metaq txn list`."""
 
 
-class OperatorBranches(Protocol):
-    """Branches as operators list and end them."""
-
-    failures: dict[int, str]  # brokers that could not be asked; filled by keys() and listed()
-
-    def keys(self, qualifier: str | None) -> dict[int, Sequence[XaKey]]:
-        """Return by broker id the names of all branches in doubt, and of those operators ended and did not forget."""
-
-    def listed(self, qualifier: str | None) -> list[Report]:
-        """Return a report on each of those, with its broker's id as `broker`; from older brokers only key and state."""
-
-    def show(self, key: XaKey, broker_id: int) -> Report:
-        """Report on one branch. Raises MetaError, JournalError."""
-
-    def end_heuristically(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
-        """End a branch; durable on return. Raises as show."""
-
-    def forget(self, key: XaKey, broker_id: int) -> None:
-        """Drop the operator's decision and the findings. Raises as show."""
-
-    def findings(self) -> list[Report]:
-        """Return the ledgers' entries, each with `broker`; brokers that can't answer are added to `failures`."""
-
-
 class OnlineBranches:
     """Branches at running brokers."""
 
     def __init__(self, client: Client, directory: Directory | None = None) -> None:
         """*directory*: where to look brokers up, instead of the client's view."""
-        self.failures: dict[int, str] = {}
+        self.failures: dict[int, str] = {}  # brokers that could not be asked
         self.left_out: dict[int, Sequence[XaKey]] = {}  # by `listed`
         self._verbs = XaVerbs(directory or client.topology, client.connections, NAME)
 
     def keys(self, qualifier: str | None) -> dict[int, Sequence[XaKey]]:
+        """Return by broker id the names of all branches in doubt, and of those operators ended and did not forget."""
         listing = self._verbs.list_prepared(qualifier)
         self.failures = dict(listing.failures)
         return dict(sorted(listing.keys.items()))
 
     def listed(self, qualifier: str | None, count: int | None = None) -> list[Report]:
-        """Return what OperatorBranches says, of each broker for the *count* branches that began first; others are in
-        `left_out`."""
+        """Return a report on each of those, with its broker's id as `broker`; from older brokers only key and state.
+        Of each broker on the *count* branches that began first; others are in `left_out`."""
         reports: list[Report] = []
         self.left_out = {}
         for broker_id, keys in self.keys(qualifier).items():
@@ -108,18 +85,22 @@ class OnlineBranches:
         return reports
 
     def show(self, key: XaKey, broker_id: int) -> Report:
+        """Report on one branch. Raises MetaError, JournalError."""
         return self._call(_command(BranchVerb.SHOW, key), broker_id)
 
     def end_heuristically(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
+        """End a branch; durable on return. Raises as show."""
         verb = BranchVerb(decision.name.lower())
         return self._call(BranchCommand(verb, key, who, why, next_opaque()), broker_id)
 
     def forget(self, key: XaKey, broker_id: int) -> None:
+        """Drop the operator's decision and the findings. Raises as show."""
         # Its qualifier stands in the key: beside it, one of control characters or digits has no form on the wire.
         request = TransactionCommand(key, NAME, TransactionVerb.FORGET, None, None, next_opaque())
         wait_result(self._connect(broker_id).submit(request), ANSWER_TIMEOUT_S, f"forget {key} on broker {broker_id}")
 
     def findings(self) -> list[Report]:
+        """Return the ledgers' entries, each with `broker`; brokers that can't answer are added to `failures`."""
         found: list[Report] = []
         for broker_id in self.keys(None):
             try:
@@ -149,7 +130,7 @@ class OnlineBranches:
 
 
 class OfflineBranches:
-    """Branches in the directory of a stopped broker."""
+    """Branches in the directory of a stopped broker, with the same methods."""
 
     def __init__(self, directory: Path) -> None:
         self.failures: dict[int, str] = {}
