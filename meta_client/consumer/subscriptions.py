@@ -1,15 +1,18 @@
 """Subscriptions of one consumer, by topic: what may be subscribed to how, and what each kind allows."""
 
-from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.acknowledging import AckWindow
+from meta_client.consumer.config import ConsumerConfig, check_bytes_max
 from meta_client.consumer.dead_letter_queue import DeadLetterQueue
+from meta_client.consumer.delivery import Delivery
 from meta_client.consumer.error_policy import ErrorPolicy, OnReject, reject_handler
 from meta_client.consumer.filtering import AcceptMessage, DuplicateCache, MessageFilter
 from meta_client.consumer.listener_exit import check_plain, isolated
-from meta_client.consumer.listening import BatchListener, MessageListener
+from meta_client.consumer.listening import BatchDelivery, BatchListener, MessageDelivery, MessageListener
+from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import MovedByListeners, OffsetStore, OffsetTracker
-from meta_client.consumer.pulling import PullBuffer
-from meta_client.consumer.subscription import Acknowledge, Subscription, subscription
+from meta_client.consumer.pulling import PullBuffer, PullDelivery
+from meta_client.consumer.subscription import Acknowledge, Subscription
 from meta_client.consumer.workers import Workers
 from meta_client.errors import ConsumerMisuse
 from zk.tree.paths import check_name
@@ -61,16 +64,30 @@ class Subscriptions(dict[str, Subscription]):
         for what, function in (("accept", accept), ("on_reject", on_reject)):
             if callable(function):
                 check_plain(topic, what, function)
-        self[check_name(topic)] = subscription(
-            on_batch=None if on_batch is None else self._workers.listener(topic, on_batch),
-            on_message=None if on_message is None else self._workers.listener(topic, on_message),
-            max_bytes=max_bytes,
-            acknowledge=acknowledge,
-            policy=ErrorPolicy(retries_max, reject_handler(on_reject, self._dead_letters.add)),
-            message_filter=MessageFilter(None if accept is None else isolated(accept), self._duplicates),
-            buffer=self._buffer,
-            tracker=self._tracker,
-        )
+        if on_batch is not None and on_message is not None:
+            raise ValueError("on_batch and on_message exclude each other: give the one that is to be called")
+        if acknowledge not in ("auto", "manual"):
+            raise ValueError(f"acknowledge {acknowledge!r} is neither 'auto' nor 'manual'")
+        is_manual = acknowledge == "manual"
+        policy = ErrorPolicy(retries_max, reject_handler(on_reject, self._dead_letters.add))
+        message_filter = MessageFilter(None if accept is None else isolated(accept), self._duplicates)
+        buffer, tracker = self._buffer, self._tracker
+        to_batch = None if on_batch is None else self._workers.listener(topic, on_batch)
+        to_message = None if on_message is None else self._workers.listener(topic, on_message)
+
+        def new_delivery() -> Delivery:
+            window = AckWindow(tracker.advance) if is_manual else None
+            if to_batch is not None:
+                return BatchDelivery(to_batch, policy, message_filter, window)
+            if to_message is not None:
+                return MessageDelivery(to_message, policy, message_filter, window)
+            return PullDelivery(buffer, tracker, message_filter, window)
+
+        listener = to_message if to_batch is None else lambda message: to_batch(Batch.of(message))
+        if listener is None and retries_max is not None:
+            raise ValueError("retries_max needs a listener, on_batch or on_message: without one call reject()")
+        bytes_max = check_bytes_max(max_bytes)
+        self[check_name(topic)] = Subscription(bytes_max, new_delivery, listener, is_manual, policy.reject)
 
     def reject(self, message: ReceivedMessage, error: Exception) -> bool:
         """Apply the topic's `on_reject`; False: that is to stop. Raises ConsumerMisuse, and what on_reject does."""

@@ -20,15 +20,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.delivery import Delivery
 from meta_client.consumer.error_policy import ErrorPolicy
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.filtering import MessageFilter
+from meta_client.consumer.listening import BatchDelivery
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.owned_partitions import OwnedPartitions
 from meta_client.consumer.position import Seek
-from meta_client.consumer.pulling import PullBuffer
-from meta_client.consumer.subscription import Subscription, subscription
+from meta_client.consumer.pulling import PullBuffer, PullDelivery
+from meta_client.consumer.subscription import Subscription
 from meta_client.consumer.watchdog import FetchState
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Fetch, Get
@@ -99,16 +101,14 @@ class Consuming(RuleBasedStateMachine):
         self.dice = random.Random(0)
 
     def subscription(self, listener: Callable[[Batch], object] | None) -> Subscription:
-        return subscription(
-            on_batch=listener,
-            on_message=None,
-            max_bytes=3 * SIZE,
-            acknowledge="auto",
-            policy=ErrorPolicy(None, None),
-            message_filter=MessageFilter(None, None),
-            buffer=self.buffer,
-            tracker=self.tracker,
-        )
+        no_filter = MessageFilter(None, None)
+
+        def new_delivery() -> Delivery:
+            if listener is None:
+                return PullDelivery(self.buffer, self.tracker, no_filter, None)
+            return BatchDelivery(listener, ErrorPolicy(), no_filter, None)
+
+        return Subscription(3 * SIZE, new_delivery, None, is_manual=False, reject=None)
 
     @initialize(
         seed=st.integers(0, 2**32 - 1), is_genuine=st.sampled_from([False, False, True]), count=st.integers(0, 9)
