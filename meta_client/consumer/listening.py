@@ -6,6 +6,7 @@ listener count, and every repetition backs off longer.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.delivery import DeliveryFailure, DeliveryResult, consumed_up_to
@@ -17,13 +18,21 @@ from zk.tree.nodes import TopicPartition
 
 BatchListener = Callable[[Batch], object]
 MessageListener = Callable[[ReceivedMessage], object]
+_Delivered = TypeVar("_Delivered")
 
 
-class _ListenerDelivery:
+class _ListenerDelivery(Generic[_Delivered]):
     """State of a partition that a listener is called for."""
 
-    def __init__(self, policy: ErrorPolicy, message_filter: MessageFilter, window: AckWindow | None) -> None:
+    def __init__(
+        self,
+        listener: Callable[[_Delivered], object],
+        policy: ErrorPolicy,
+        message_filter: MessageFilter,
+        window: AckWindow | None,
+    ) -> None:
         self.window = window
+        self._listener = listener
         self._policy = policy
         self._filter = message_filter
         self._attempts = Attempts()
@@ -40,15 +49,15 @@ class _ListenerDelivery:
         if self.window is not None:
             self.window.close()
 
+    def _repeated(self, error: Exception, attempt: int) -> DeliveryFailure | None:
+        """Return the failure if what failed is delivered again; None if it is rejected."""
+        if self._policy.is_exhausted(error, attempt):
+            return None
+        return DeliveryFailure(error, attempt, error.after_s if isinstance(error, Retry) else 0.0)
 
-class MessageDelivery(_ListenerDelivery):
+
+class MessageDelivery(_ListenerDelivery[ReceivedMessage]):
     """Delivers one message at a time; those after a failed one wait for it."""
-
-    def __init__(
-        self, listener: MessageListener, policy: ErrorPolicy, message_filter: MessageFilter, window: AckWindow | None
-    ) -> None:
-        super().__init__(policy, message_filter, window)
-        self._listener = listener
 
     def deliver(self, batch: Batch) -> DeliveryResult:
         if self.window is not None:
@@ -60,7 +69,7 @@ class MessageDelivery(_ListenerDelivery):
             except _NotTaken as error:
                 index, cause = error.index, error.cause
             if (failure := self._failure(batch.messages[index], cause)) is not None:
-                return self._stopped_before(batch, index, failure)
+                return self._taken(batch, index)._replace(failure=failure)
 
     def _go_through(self, batch: Batch, following: Iterator[tuple[int, ReceivedMessage]]) -> DeliveryResult:
         """Deliver the messages left in *following*. Raises _NotTaken."""
@@ -88,14 +97,11 @@ class MessageDelivery(_ListenerDelivery):
         self._filter.remember(batch.messages[:count])
         return DeliveryResult(next_offset, consumed_up_to(batch.messages[count - 1]))
 
-    def _stopped_before(self, batch: Batch, index: int, failure: DeliveryFailure) -> DeliveryResult:
-        return self._taken(batch, index)._replace(failure=failure)
-
     def _failure(self, message: ReceivedMessage, error: Exception) -> DeliveryFailure | None:
         """Return the failure of *message* after *error*; None if it was rejected and disposed of."""
         attempt = self._attempts.count(message)
-        if not self._policy.is_exhausted(error, attempt):
-            return DeliveryFailure(error, attempt, error.after_s if isinstance(error, Retry) else 0.0)
+        if (failure := self._repeated(error, attempt)) is not None:
+            return failure
         if self._policy.reject is None:
             self._attempts.clear()  # after resume() the message has all its retries again
             return DeliveryFailure(error, attempt, stops=True)
@@ -115,18 +121,16 @@ class _NotTaken(Exception):
         self.cause = cause
 
 
-class BatchDelivery(_ListenerDelivery):
+class BatchDelivery(_ListenerDelivery[Batch]):
     """Delivers a whole batch, again if it fails. A batch that has failed too often is delivered message by message, as
     batches of one, so that only the failing message is rejected."""
 
     def __init__(
         self, listener: BatchListener, policy: ErrorPolicy, message_filter: MessageFilter, window: AckWindow | None
     ) -> None:
-        super().__init__(policy, message_filter, window)
-        self._listener = listener
-        no_repetition = ErrorPolicy(0, policy.reject)
+        super().__init__(listener, policy, message_filter, window)
         self._singly = MessageDelivery(
-            lambda message: listener(Batch.of(message)), no_repetition, message_filter, window
+            lambda message: listener(Batch.of(message)), ErrorPolicy(0, policy.reject), message_filter, window
         )
 
     def deliver(self, batch: Batch) -> DeliveryResult:
@@ -138,13 +142,8 @@ class BatchDelivery(_ListenerDelivery):
             elif wanted := self._filter.filter(batch.messages):
                 self._listener(Batch(batch.topic, batch.partition, batch.offset, batch.next_offset, wanted))
         except Exception as error:
-            attempt = self._attempts.count(batch.messages[0])
-            if not self._policy.is_exhausted(error, attempt):
-                return DeliveryResult(
-                    batch.offset,
-                    None,
-                    DeliveryFailure(error, attempt, error.after_s if isinstance(error, Retry) else 0.0),
-                )
+            if (failure := self._repeated(error, self._attempts.count(batch.messages[0]))) is not None:
+                return DeliveryResult(batch.offset, None, failure)
         else:
             self._attempts.clear()
             if self.window is not None:
