@@ -3,9 +3,8 @@
 Filters are conjunctions: each narrows the selection. A filter that is not exactly expressed here stays Spark's.
 """
 
-import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,8 +16,6 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
-    LessThan,
-    LessThanOrEqual,
     StringStartsWith,
 )
 from pyspark.sql.types import DataType, LongType, StringType, TimestampType
@@ -27,7 +24,7 @@ from spark_jobs.messages.batches import PartitionId, timestamps_us
 from spark_jobs.messages.frames import Frames
 from spark_jobs.messages.names import OffsetSpan
 from spark_jobs.source.directory import LSN_MAX
-from spark_jobs.source.filters import constant_of
+from spark_jobs.source.filters import COMPARE, bounds_of, constant_of
 
 _TEXTS: Final = ("topic", "partition", "xid")
 _TYPES: Final[dict[str, DataType]] = {
@@ -36,14 +33,6 @@ _TYPES: Final[dict[str, DataType]] = {
     "offset": LongType(),
     "timestamp": TimestampType(),
     "xid": StringType(),
-}
-# Spark orders strings as UTF-8 bytes, Python as code points: the same order.
-_COMPARE: Final[dict[type[Filter], Callable[[Any, Any], Any]]] = {
-    EqualTo: operator.eq,
-    LessThan: operator.lt,
-    LessThanOrEqual: operator.le,
-    GreaterThan: operator.gt,
-    GreaterThanOrEqual: operator.ge,
 }
 
 
@@ -61,21 +50,19 @@ class Condition:
             return value in self.values
         if self.kind is StringStartsWith:
             return value.startswith(self.values[0])
-        return bool(_COMPARE[self.kind](value, self.values[0]))
+        return bool(COMPARE[self.kind](value, self.values[0]))
 
     def of_numbers(self, column: NDArray[Any]) -> NDArray[np.bool_]:
         """Apply it to a column."""
         if self.kind is In:
             return np.isin(column, self.values)
-        found: NDArray[np.bool_] = _COMPARE[self.kind](column, self.values[0])
+        found: NDArray[np.bool_] = COMPARE[self.kind](column, self.values[0])
         return found
 
     def narrow(self, span: OffsetSpan) -> OffsetSpan:
         """Return the part of *span* where it may hold, for a condition on offsets."""
-        low, high = min(self.values, default=0), max(self.values, default=-1)
-        start = {EqualTo: low, In: low, GreaterThan: low + 1, GreaterThanOrEqual: low}.get(self.kind, 0)
-        end = {EqualTo: high + 1, In: high + 1, LessThan: high, LessThanOrEqual: high + 1}.get(self.kind, LSN_MAX)
-        return OffsetSpan(max(span.start, start), min(span.end, end))
+        bounds = [bounds_of(self.kind, value) for value in self.values] or [(0, 0)]
+        return OffsetSpan(max(span.start, min(bounds)[0]), min(span.end, max(high for _, high in bounds)))
 
 
 def condition_of(pushed: Filter) -> Condition | None:
@@ -87,7 +74,7 @@ def condition_of(pushed: Filter) -> Condition | None:
     if isinstance(pushed, In):
         values = tuple(constant_of(value, data_type) for value in pushed.value if value is not None)
         return None if None in values else Condition(column, In, values)
-    if kind not in _COMPARE and not (kind is StringStartsWith and column in _TEXTS):
+    if kind not in COMPARE and not (kind is StringStartsWith and column in _TEXTS):
         return None
     value = constant_of(getattr(pushed, "value", None), data_type)
     return None if value is None else Condition(column, kind, (value,))

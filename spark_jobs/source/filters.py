@@ -4,6 +4,7 @@ Only comparisons of a plain column with a constant of its type; Spark applies th
 comparison. Filters on LSN also exclude whole segments.
 """
 
+import operator
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -23,12 +24,20 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import DataType, LongType, StringType, TimestampType
 
-from spark_jobs.source.directory import SegmentSlice
+from spark_jobs.source.directory import LSN_MAX, SegmentSlice
 from spark_jobs.source.schemas import RECORD_SCHEMA, RecordRow
 
 Test = Callable[[Any], bool]  # of a column's value that is not null
 _COLUMNS: Final = {name: (index, RECORD_SCHEMA[name].dataType) for index, name in enumerate(RecordRow._fields)}
 _PYTHON_TYPES: Final[dict[type[DataType], type]] = {LongType: int, StringType: str, TimestampType: datetime}
+# Spark orders strings as UTF-8 bytes, Python as code points: the same order.
+COMPARE: Final[dict[type[Filter], Callable[[Any, Any], Any]]] = {
+    EqualTo: operator.eq,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -64,22 +73,17 @@ def _may_match(pushed: Filter, segment: SegmentSlice) -> bool:
     attribute, value = getattr(pushed, "attribute", None), getattr(pushed, "value", None)
     if attribute not in (("lsn",), ("end",)) or value is None:
         return True
-    first = segment.base if attribute == ("lsn",) else segment.base + 1  # the least and the
-    beyond = segment.end if attribute == ("lsn",) else segment.end + 1  # first impossible value
-    match pushed:
-        case EqualTo():
-            return bool(first <= value < beyond)
-        case In():
-            return any(one is not None and first <= one < beyond for one in value)
-        case LessThan():
-            return bool(first < value)
-        case LessThanOrEqual():
-            return bool(first <= value)
-        case GreaterThan():
-            return bool(value < beyond - 1)
-        case GreaterThanOrEqual():
-            return bool(value < beyond)
-    return True
+    first, beyond = (segment.base, segment.end) if attribute == ("lsn",) else (segment.base + 1, segment.end + 1)
+    values = value if isinstance(pushed, In) else [value]
+    bounds = [bounds_of(type(pushed), one) for one in values if one is not None]
+    return any(max(first, low) < min(beyond, high) for low, high in bounds)
+
+
+def bounds_of(kind: type[Filter], number: int) -> tuple[int, int]:
+    """Return the numbers [low, high) that a filter of *kind* with *number* lets pass, none of them negative."""
+    low = {EqualTo: number, In: number, GreaterThan: number + 1, GreaterThanOrEqual: number}.get(kind, 0)
+    high = {EqualTo: number + 1, In: number + 1, LessThan: number, LessThanOrEqual: number + 1}.get(kind, LSN_MAX)
+    return low, high
 
 
 def compile_test(pushed: Filter) -> Callable[[RecordRow], bool] | None:
@@ -111,21 +115,11 @@ def _value_test(pushed: Filter, data_type: DataType) -> Test | None:
     constant = constant_of(getattr(pushed, "value", None), data_type)
     if constant is None:
         return None
-    match pushed:
-        case EqualTo():
-            return lambda value: bool(value == constant)
-        case StringStartsWith():
-            return lambda value: bool(value.startswith(constant))
-        # Spark orders strings as UTF-8 bytes, Python as code points: the same order.
-        case LessThan():
-            return lambda value: bool(value < constant)
-        case LessThanOrEqual():
-            return lambda value: bool(value <= constant)
-        case GreaterThan():
-            return lambda value: bool(value > constant)
-        case GreaterThanOrEqual():
-            return lambda value: bool(value >= constant)
-    return None
+    if isinstance(pushed, StringStartsWith):
+        return lambda value: bool(value.startswith(constant))
+    if (compare := COMPARE.get(type(pushed))) is None:
+        return None
+    return lambda value: bool(compare(value, constant))
 
 
 def constant_of(value: Any, data_type: DataType) -> Any:
