@@ -6,12 +6,11 @@ The workers take the SHA-256 of every file; the driver compares some hundred byt
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql import Row, SparkSession
 
 from journal.archive.keeper import ArchiveReader
 from journal.archive.manifest import NAME, ArchiveManifest, decode_archive_manifest
@@ -20,6 +19,7 @@ from journal.errors import InvalidContent, StorageFailed
 from journal.wal.segments import segment_base, segment_name
 from spark_jobs.source.locations import JournalLocation
 from spark_jobs.source.schemas import FindingRow, Long, Text, arrow_schema, spark_schema
+from spark_jobs.source.worker_rows import worker_rows
 
 FORMAT: Final = "metaq-archive-files"
 
@@ -56,11 +56,13 @@ def check_archive(spark: SparkSession, archive: JournalLocation, directory_from:
     """
     path = str(archive if isinstance(archive, str) else archive.absolute())
     place = archive_place(path)
-    files = {base for name in place.names() if (base := segment_base(name)) is not None}
-    spark.dataSource.register(ArchivedFiles)
     try:
         manifest = _manifest(place)
-        rows = spark.read.format(FORMAT).option("path", path).load().collect() if files and manifest else []
+        bases = sorted(base for name in place.names() if (base := segment_base(name)) is not None)
+        rows: list[Row] = []
+        if bases and manifest:
+            read = partial(_read_file, path)
+            rows = worker_rows(spark, FORMAT, bases, read, spark_schema(ArchivedFileRow)).collect()
         later = _manifest(place)
     except InvalidContent as error:
         found = FindingRow("manifest damaged", 0, 0, path, f"does not read back: {error}")
@@ -102,51 +104,19 @@ def _findings(
         yield FindingRow("segment missing", manifest.end, directory_from, "the archive", detail)
 
 
-class _File(InputPartition):
-    """One segment file."""
+def _read_file(archive: str, base: int) -> Iterator[pa.RecordBatch]:
+    """Yield the row of one segment file."""
+    digest, size, problem = hashlib.sha256(), 0, ""
 
-    def __init__(self, base: int) -> None:
-        super().__init__(base)
-        self.base = base
+    def add(block: bytes) -> None:
+        nonlocal size
+        digest.update(block)
+        size += len(block)
 
-
-class ArchivedFiles(DataSource):
-    """The segment files in directory *path*, with their SHA-256."""
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def schema(self) -> StructType:
-        return spark_schema(ArchivedFileRow)
-
-    def reader(self, schema: StructType) -> "ArchivedFilesReader":
-        return ArchivedFilesReader(self.options["path"])
-
-
-class ArchivedFilesReader(DataSourceReader):
-    """Plans on the driver and reads on the workers; pickled in between."""
-
-    def __init__(self, archive: str) -> None:
-        self._archive = archive
-
-    def partitions(self) -> list[InputPartition]:
-        bases = [base for name in archive_place(self._archive).names() if (base := segment_base(name)) is not None]
-        return [_File(base) for base in sorted(bases)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _File)
-        digest, size, problem = hashlib.sha256(), 0, ""
-
-        def add(block: bytes) -> None:
-            nonlocal size
-            digest.update(block)
-            size += len(block)
-
-        try:
-            if not archive_place(self._archive).download(segment_name(partition.base), add):
-                problem = "it is gone since the archive was listed"
-        except StorageFailed as error:
-            problem = str(error)
-        row = ArchivedFileRow(partition.base, size, "" if problem else digest.hexdigest(), problem)
-        yield pa.RecordBatch.from_pylist([row._asdict()], schema=arrow_schema(ArchivedFileRow))
+    try:
+        if not archive_place(archive).download(segment_name(base), add):
+            problem = "it is gone since the archive was listed"
+    except StorageFailed as error:
+        problem = str(error)
+    row = ArchivedFileRow(base, size, "" if problem else digest.hexdigest(), problem)
+    yield pa.RecordBatch.from_pylist([row._asdict()], schema=arrow_schema(ArchivedFileRow))

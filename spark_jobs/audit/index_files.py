@@ -10,7 +10,8 @@ import os
 import struct
 import urllib.parse
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -19,14 +20,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from journal.checksum import crc32
-from journal.errors import StorageFailed
 from journal.state.checkpoint import Checkpoint
-from spark_jobs.audit.checkpoint_files import Checkpoints, read_checkpoints
+from spark_jobs.audit.checkpoint_files import Checkpoints
 from spark_jobs.source.schemas import Long, MaybeText, Text, arrow_schema, arrow_table, spark_schema
+from spark_jobs.source.worker_rows import worker_rows
 
 FORMAT: Final = "metaq-index"
 _CHUNK_BYTES: Final = 16 * 1024
@@ -105,9 +104,8 @@ def read_indexes(
     listed = spark.createDataFrame(arrow_table(IndexFileRow, files))
     if not files:
         return ReadIndexes(number, checkpoint.lsn, listed, None, 0, 0, unknown)
-    spark.dataSource.register(IndexDataSource)
-    read = spark.read.format(FORMAT).option("path", str(path.absolute())).option("checkpoint", number)
-    entries = keep(read.load())
+    read = partial(read_files, path.absolute() / "index")
+    entries = keep(worker_rows(spark, FORMAT, index_tasks(files), read, spark_schema(IndexEntryRow)))
     row = entries.agg(F.count("*").alias("all"), F.count("problem").alias("damaged")).first()
     assert row is not None
     return ReadIndexes(number, checkpoint.lsn, listed, entries, row["all"] - row["damaged"], row["damaged"], unknown)
@@ -129,48 +127,17 @@ def index_file_rows(checkpoint: Checkpoint) -> list[IndexFileRow]:
     ]
 
 
-class _Files(InputPartition):
-    """Index files that one task reads."""
-
-    def __init__(self, files: list[IndexFileRow]) -> None:
-        super().__init__(None)
-        self.files = files
-
-
-class IndexDataSource(DataSource):
-    """`metaq-index`: the entries of all index files in directory *path* that `checkpoint.<checkpoint>` names."""
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def schema(self) -> StructType:
-        return spark_schema(IndexEntryRow)
-
-    def reader(self, schema: StructType) -> "IndexReader":
-        return IndexReader(Path(self.options["path"]), int(self.options["checkpoint"]))
+def index_tasks(files: Sequence[IndexFileRow]) -> list[list[IndexFileRow]]:
+    """Deal *files* out, large ones first, so that the tasks have about as much to do."""
+    tasks = min(len(files), TASKS_MAX, 1 + sum(row.entries for row in files) // TASK_ENTRIES)
+    ordered = sorted(files, key=lambda row: row.entries, reverse=True)
+    return [ordered[task::tasks] for task in range(tasks)]
 
 
-class IndexReader(DataSourceReader):
-    """Plans on the driver and reads on the workers; pickled in between."""
-
-    def __init__(self, path: Path, number: int) -> None:
-        self._path = path
-        self._number = number
-
-    def partitions(self) -> list[InputPartition]:
-        checkpoint = read_checkpoints(self._path).valid.get(self._number)
-        if checkpoint is None:
-            raise StorageFailed(f"{self._path}/checkpoint.{self._number}: deleted meanwhile: read again")
-        files = sorted(index_file_rows(checkpoint), key=lambda row: row.entries, reverse=True)
-        # Large files first, dealt out: the tasks have about as much to do.
-        tasks = min(len(files), TASKS_MAX, 1 + sum(row.entries for row in files) // TASK_ENTRIES)
-        return [_Files(files[task::tasks]) for task in range(tasks)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Files)
-        for row in partition.files:
-            yield from entry_batches(self._path / "index", row)
+def read_files(directory: Path, files: Sequence[IndexFileRow]) -> Iterator[pa.RecordBatch]:
+    """Yield the entries of one task's files."""
+    for row in files:
+        yield from entry_batches(directory, row)
 
 
 def file_name(topic: str, partition: int) -> str:

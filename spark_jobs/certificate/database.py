@@ -8,16 +8,17 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from meta_client.transactions.names import TableName
+from spark_jobs.source.worker_rows import worker_rows
 
 FORMAT: Final = "metaq-postgres-column"
 ROWS_PER_TASK: Final = 500_000
@@ -162,67 +163,37 @@ def _info(connection: psycopg.Connection[Any], marker: Marker) -> MarkerInfo:
 
 def column(spark: SparkSession, snapshot: DatabaseSnapshot, info: MarkerInfo) -> DataFrame:
     """Return the column's values that are not null: `text`, or `number` of a column of message ids."""
-    spark.dataSource.register(ColumnSource)
-    read = spark.read.format(FORMAT).option("url", snapshot.url).option("snapshot", snapshot.name)
-    marker = info.marker
-    for name, value in (("schema_name", marker.schema or ""), ("table", marker.table), ("column", marker.column)):
-        read = read.option(name, value)
     tasks = min(TASKS_MAX, 1 + info.rows // ROWS_PER_TASK)
-    return read.option("tasks", tasks).option("number", str(info.is_message_id).lower()).load()
+    read = partial(read_column, snapshot.url, snapshot.name, info, tasks)
+    return worker_rows(spark, FORMAT, range(tasks), read, _SCHEMA)
 
 
-class ColumnSource(DataSource):
-    """One column of one table, in an exported snapshot."""
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def schema(self) -> StructType:
-        return _SCHEMA
-
-    def reader(self, schema: StructType) -> "ColumnReader":
-        return ColumnReader(dict(self.options))
-
-
-class ColumnReader(DataSourceReader):
-    """Plans on the driver and reads on the workers; pickled in between."""
-
-    def __init__(self, options: dict[str, str]) -> None:
-        self._options = options
-        self._tasks = int(options["tasks"])
-
-    def partitions(self) -> list[InputPartition]:
-        """Return a part for each rest of the values' hashes, modulo the number of tasks."""
-        return [InputPartition(rest) for rest in range(self._tasks)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        options = self._options
-        marker = Marker(options["schema_name"] or None, options["table"], options["column"])
-        is_number = options["number"] == "true"
-        query = sql.SQL(
-            "SELECT {0}::{4} FROM {1} WHERE {0} IS NOT NULL AND abs(hashtext({0}::text)::bigint) % {2} = {3}"
-        ).format(
-            sql.Identifier(marker.column),
-            marker.place,
-            sql.Literal(self._tasks),
-            sql.Literal(partition.value),
-            sql.SQL("bigint" if is_number else "text"),
-        )
-        with psycopg.connect(options["url"], autocommit=True, application_name="metaq certify") as connection:
-            connection.execute(_ALL_ROWS)
-            connection.execute(_BEGIN)
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(options["snapshot"])))
-            with connection.cursor("metaq_certify") as cursor:
-                cursor.itersize = BATCH_ROWS
-                cursor.execute(query)
-                while rows := cursor.fetchmany(BATCH_ROWS):
-                    values = [value for (value,) in rows]
-                    nothing = [None] * len(values)
-                    columns = [nothing, values] if is_number else [values, nothing]
-                    yield pa.RecordBatch.from_arrays(
-                        [pa.array(one, field.type) for one, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
-                    )
+def read_column(url: str, snapshot: str, info: MarkerInfo, tasks: int, rest: int) -> Iterator[pa.RecordBatch]:
+    """Yield the values whose hashes have *rest*, modulo the number of *tasks*."""
+    marker = info.marker
+    query = sql.SQL(
+        "SELECT {0}::{4} FROM {1} WHERE {0} IS NOT NULL AND abs(hashtext({0}::text)::bigint) % {2} = {3}"
+    ).format(
+        sql.Identifier(marker.column),
+        marker.place,
+        sql.Literal(tasks),
+        sql.Literal(rest),
+        sql.SQL("bigint" if info.is_message_id else "text"),
+    )
+    with psycopg.connect(url, autocommit=True, application_name="metaq certify") as connection:
+        connection.execute(_ALL_ROWS)
+        connection.execute(_BEGIN)
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        with connection.cursor("metaq_certify") as cursor:
+            cursor.itersize = BATCH_ROWS
+            cursor.execute(query)
+            while rows := cursor.fetchmany(BATCH_ROWS):
+                values = [value for (value,) in rows]
+                nothing = [None] * len(values)
+                columns = [nothing, values] if info.is_message_id else [values, nothing]
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array(one, field.type) for one, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
+                )
 
 
 def rows_now(url: str, marker: Marker, values: list[str]) -> list[str]:

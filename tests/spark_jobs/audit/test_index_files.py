@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from journal.errors import StorageFailed
 from journal.records.record import PartitionName
 from journal.state.checkpoint import FORMAT, Checkpoint, IndexFileEntry, PartitionEntry, encode_checkpoint
 from meta_broker.store.index_layout import CHUNK_BYTES, CHUNK_ENTRIES, file_name
 from meta_broker.store.partition_index import PartitionIndex
-from spark_jobs.audit.index_files import IndexDataSource, IndexFileRow, entry_batches, lsn_of
+from spark_jobs.audit.checkpoint_files import read_checkpoints
+from spark_jobs.audit.index_files import IndexFileRow, entry_batches, index_file_rows, index_tasks, lsn_of, read_files
 from spark_jobs.audit.index_files import file_name as audited_name
 
 ENTRIES = 65 * CHUNK_ENTRIES + 3  # more chunks than are read at once, and an open one
@@ -118,18 +118,13 @@ def test_a_plan_has_each_file_of_a_checkpoint_once(tmp_path: Path) -> None:
         partition_entry("without", 0, 300, None),
         partition_entry("empty", 300, 300, IndexFileEntry(entries=3, crc=0)),
     )
-    source = IndexDataSource({"path": str(tmp_path), "checkpoint": "4"})
-    reader = source.reader(source.schema())
     read = [
         (row["topic"], row["number"], row["problem"])
-        for task in reader.partitions()
-        for batch in reader.read(task)
+        for task in index_tasks(index_file_rows(read_checkpoints(tmp_path).valid[4]))
+        for batch in read_files(tmp_path / "index", task)
         for row in batch.to_pylist()
     ]
     assert read == [(topic, number, None) for topic in topics for number in range(3)]
-    (tmp_path / "checkpoint.4").unlink()
-    with pytest.raises(StorageFailed, match=r"checkpoint\.4: deleted meanwhile: read again"):
-        reader.partitions()
 
 
 def test_a_number_of_entries_that_no_file_has(tmp_path: Path) -> None:

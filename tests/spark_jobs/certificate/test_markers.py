@@ -3,9 +3,8 @@
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from pyspark.sql.datasource import InputPartition
 
-from spark_jobs.certificate.database import ColumnReader, DatabaseProblem, Marker, rows_now, snapshot
+from spark_jobs.certificate.database import DatabaseProblem, Marker, read_column, rows_now, snapshot
 from tests.fixtures.postgres import Database
 
 SOLD = Marker.parse("sold.gtrid")
@@ -28,9 +27,7 @@ def test_padding_is_no_part_of_a_name(database: Database) -> None:
         connection.execute("CREATE TABLE sold (gtrid char(20))")
         connection.execute("INSERT INTO sold VALUES ('a.1')")
     with snapshot(database.dsn, [SOLD], may_lack_table=True) as found:
-        options = {"url": database.dsn, "snapshot": found.name, "schema_name": "", "table": "sold", "column": "gtrid"}
-        reader = ColumnReader(options | {"tasks": "1", "number": "false"})
-        (batch,) = reader.read(InputPartition(0))
+        (batch,) = read_column(database.dsn, found.name, found.markers[0], 1, 0)
     assert batch.column("text").to_pylist() == ["a.1"]
     assert rows_now(database.dsn, SOLD, ["a.1"]) == ["a.1"]
 
