@@ -11,7 +11,7 @@ from meta_client.consumer.position import milliseconds
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import BrokerAway, NotSupported
 from meta_client.operations.positions import Positions, PutTimes, Range
-from meta_client.operations.reading import message_start, read_from
+from meta_client.operations.reading import message_start, read_partition
 from meta_client.operations.searching import Hit, Wanted, search_partition
 from zk.brokers.cluster import read_brokers
 from zk.tree.nodes import Partition, TopicPartition
@@ -44,28 +44,26 @@ def read_page(client: Client, topic: str, partition: Partition, at: int | dateti
                 raise NotSupported(f"the broker of {topic}/{partition} knows nothing of times: it is no metaq broker")
             offset = found.at
         case int():
-            offset = message_start(client, positions, key, min(max(at, found.start), found.end), found)
+            offset = message_start(positions, key, min(max(at, found.start), found.end), found)
         case "latest":
-            offset = _last_page(client, positions, key, found.start, found.end)
+            offset = _last_page(positions, key, found.start, found.end)
         case _:
             offset = found.start
     times = PutTimes(client)
-    url = positions.url(partition)
-    taken = itertools.islice(read_from(client, topic, partition, url, offset, FETCH_BYTES), MESSAGES_MAX)
+    taken = itertools.islice(read_partition(positions, key, offset, FETCH_BYTES), MESSAGES_MAX)
     hits = tuple(Hit(message, times.of(message)) for message in taken)
     following = hits[-1].message.next_offset if hits else found.end
     return Reading(hits, found.start, found.end, offset, following)
 
 
-def _last_page(client: Client, positions: Positions, key: TopicPartition, start: int, end: int) -> int:
+def _last_page(positions: Positions, key: TopicPartition, start: int, end: int) -> int:
     """Return the offset of the last messages of a page: back by whole runs. Raises NotSupported."""
     topic, partition = key
-    url = positions.url(partition)
     found: deque[int] = deque(maxlen=MESSAGES_MAX)
     offset = end
     while offset > start and len(found) < MESSAGES_MAX:
         begin = max(min(positions.run_start(topic, partition, offset - 1), offset - 1), start)
-        messages = itertools.islice(read_from(client, topic, partition, url, begin), LOOKED_AT_MAX)
+        messages = itertools.islice(read_partition(positions, key, begin), LOOKED_AT_MAX)
         run = [message.offset for message in itertools.takewhile(lambda one: one.offset < offset, messages)]  # noqa: B023
         if len(run) == LOOKED_AT_MAX:
             raise NotSupported(f"{topic}/{partition} can't be read backwards from {offset}: name an offset or a time")
@@ -78,12 +76,9 @@ def read_one(client: Client, topic: str, partition: Partition, offset: int) -> H
     """Return the message at *offset*; None if none begins there. Raises MetaError, ZooKeeperError."""
     positions, found = _range(client, (topic, partition))
     # Reading from inside of a message would take its bytes for a length, and wait for what never comes.
-    if (
-        not found.start <= offset < found.end
-        or message_start(client, positions, (topic, partition), offset, found) != offset
-    ):
+    if not found.start <= offset < found.end or message_start(positions, (topic, partition), offset, found) != offset:
         return None
-    message = next(read_from(client, topic, partition, positions.url(partition), offset, FETCH_BYTES), None)
+    message = next(read_partition(positions, (topic, partition), offset, FETCH_BYTES), None)
     return None if message is None or message.offset != offset else Hit(message, PutTimes(client).of(message))
 
 

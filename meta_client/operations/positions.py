@@ -63,7 +63,7 @@ class Positions:
 
     def __init__(self, client: Client, tell: Callable[[str], None] = warn) -> None:
         """Look up the brokers. Raises ZooKeeperError."""
-        self._client = client
+        self.client = client
         self._tell = tell
         brokers = brokers_of(client)
         self._routes = plan_routes(brokers)
@@ -213,7 +213,7 @@ class Positions:
             raise NotConnected(f"no broker with id {partition.broker_id} is up: start it, or wait")
         query = OffsetQuery(topic, GROUP, partition.number, offset, next_opaque())
         what = f"offset {_name((topic, partition))} at {offset}"
-        reply = _connect(self._client, url, partition.broker_id).submit(query)
+        reply = _connect(self.client, url, partition.broker_id).submit(query)
         return parse_offset(checked_result(reply.wait(ANSWER_TIMEOUT_S), what).message)
 
     def _asked(
@@ -232,7 +232,7 @@ class Positions:
                     self._fell_silent(key, no_master(key[1].broker_id))
                     continue
                 try:
-                    connection = _connect(self._client, url, key[1].broker_id)
+                    connection = _connect(self.client, url, key[1].broker_id)
                     asked.append((key, [connection.submit(request) for request in requests(connection, key)]))
                 except MetaError as error:
                     self._fell_silent(key, error)

@@ -37,7 +37,14 @@ def read_from(
     return read_to_end(client.connections, FetchRequest(topic, partition, offset, bytes_max, REST_S), url, GROUP)
 
 
-def message_start(client: Client, positions: Positions, key: TopicPartition, offset: int, found: Range) -> int:
+def read_partition(
+    positions: Positions, key: TopicPartition, offset: int, bytes_max: int = FETCH_BYTES
+) -> Iterator[ReceivedMessage]:
+    """Do as read_from, at the broker that *positions* asks."""
+    return read_from(positions.client, *key, positions.url(key[1]), offset, bytes_max)
+
+
+def message_start(positions: Positions, key: TopicPartition, offset: int, found: Range) -> int:
     """Return the beginning of the message that holds *offset*, in a partition with the range *found*. Raises as
     `read_topic_messages`."""
     topic, partition = key
@@ -45,7 +52,7 @@ def message_start(client: Client, positions: Positions, key: TopicPartition, off
         return offset
     last = begin = max(positions.run_start(topic, partition, offset), found.start)
     with Progress(f"reading {topic}/{partition}", "messages") as progress:
-        for message in read_from(client, topic, partition, positions.url(partition), begin):
+        for message in read_partition(positions, key, begin):
             if message.offset > offset:
                 break
             last = message.offset
@@ -140,7 +147,7 @@ def _begin(
     if isinstance(span.end, datetime):
         ends |= _at(positions, keys, span.end)
     if isinstance(span.start, int):
-        _check_start(client, positions, keys, span.start)
+        _check_start(positions, keys, span.start)
     if not follow:
         ranges = _known(keys, positions.ranges(keys))
         starts = {key: min(max(starts[key] or 0, ranges[key].start), ranges[key].end) for key in keys}
@@ -153,12 +160,12 @@ def _begin(
     }
 
 
-def _check_start(client: Client, positions: Positions, keys: Collection[TopicPartition], start: int) -> None:
+def _check_start(positions: Positions, keys: Collection[TopicPartition], start: int) -> None:
     """Raise InsideMessage unless a message begins at *start*: reading there would report a broken message."""
     for key, found in positions.ranges(keys).items():
         if not found.start < start < found.end:
             continue  # reading begins at the nearest end
-        if (begin := message_start(client, positions, key, start, found)) != start:
+        if (begin := message_start(positions, key, start, found)) != start:
             raise InsideMessage(f"{start} is inside of a message of {key[0]}/{key[1]}: {begin} is where that begins")
 
 

@@ -56,7 +56,7 @@ def run_reset(
         claims = held.enter_context(claimed(client, group, keys)) if is_held else {}
         before = {key: _stored(offsets, key) for key in keys}
         positions = Positions(client)
-        moves = plan_reset(client, positions, target, before, _listed(client, target, keys))
+        moves = plan_reset(positions, target, before, _listed(client, target, keys))
         if members is not None:  # before it is done: without a line it is not
             told = {it.key: (it.before, it.after) for it in moves if it.after is not None and it.after != it.before}
             positions.tell_reset(group, told)

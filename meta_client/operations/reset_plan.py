@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
-from meta_client.client import Client
 from meta_client.consumer.position import milliseconds
 from meta_client.errors import NotSupported
 from meta_client.operations.positions import Positions, Range
 from meta_client.operations.progress import Progress
-from meta_client.operations.reading import message_start, read_from
+from meta_client.operations.reading import message_start, read_partition
 from meta_client.operations.reset_options import OtherGroup, SavedIn, Shift, Target
 from meta_client.protocol.errors import InvalidMessage, MetaError
 from zk.tree.nodes import TopicPartition
@@ -32,7 +31,6 @@ class Move:
 
 
 def plan_reset(
-    client: Client,
     positions: Positions,
     target: Target,
     before: Mapping[TopicPartition, int | None],
@@ -47,13 +45,12 @@ def plan_reset(
     if missing := sorted(before.keys() - ranges.keys()):
         raise ResetRefused(f"the brokers of {_names(missing)} do not answer: start them, or name other partitions")
     return [
-        Move(key, stored, _after(client, positions, target, key, stored, ranges[key], listed.get(key)))
+        Move(key, stored, _after(positions, target, key, stored, ranges[key], listed.get(key)))
         for key, stored in sorted(before.items())
     ]
 
 
 def _after(
-    client: Client,
     positions: Positions,
     target: Target,
     key: TopicPartition,
@@ -69,7 +66,7 @@ def _after(
         case OtherGroup() | SavedIn():
             if wanted is None:
                 return stored
-            return _checked(client, positions, key, min(max(wanted, found.start), found.end), found)
+            return _checked(positions, key, min(max(wanted, found.start), found.end), found)
         case datetime():
             if found.at is None:
                 raise NotSupported(f"the broker of {_names([key])} knows nothing of times: it is no metaq broker")
@@ -77,30 +74,27 @@ def _after(
         case Shift(messages):
             if stored is None:
                 raise ResetRefused(f"nothing is stored of {_names([key])} that could be shifted: name another target")
-            return _shifted(client, positions, key, min(max(stored, found.start), found.end), found, messages)
+            return _shifted(positions, key, min(max(stored, found.start), found.end), found, messages)
         case int():
             if not found.start <= target <= found.end:
                 raise ResetRefused(f"{_names([key])} holds [{found.start}, {found.end}): {target} is outside")
-            return _checked(client, positions, key, target, found)
+            return _checked(positions, key, target, found)
     assert_never(target)
 
 
-def _checked(client: Client, positions: Positions, key: TopicPartition, offset: int, found: Range) -> int:
+def _checked(positions: Positions, key: TopicPartition, offset: int, found: Range) -> int:
     """Return *offset* if a message begins there. Raises ResetRefused with the nearest one before it."""
-    if (begin := message_start(client, positions, key, offset, found)) != offset:
+    if (begin := message_start(positions, key, offset, found)) != offset:
         raise ResetRefused(f"{offset} is inside of a message of {_names([key])}: {begin} is where that begins")
     return offset
 
 
-def _shifted(
-    client: Client, positions: Positions, key: TopicPartition, offset: int, found: Range, messages: int
-) -> int:
+def _shifted(positions: Positions, key: TopicPartition, offset: int, found: Range, messages: int) -> int:
     """Return *offset* shifted by a number of messages, within the partition."""
     topic, partition = key
-    url = positions.url(partition)
     with Progress(f"reading {topic}/{partition}", "messages") as progress:
         if messages >= 0:
-            for message in itertools.islice(read_from(client, topic, partition, url, offset), messages, messages + 1):
+            for message in itertools.islice(read_partition(positions, key, offset), messages, messages + 1):
                 return min(message.offset, found.end)
             return found.end
         left = -messages
@@ -110,7 +104,7 @@ def _shifted(
             passed: deque[int] = deque(maxlen=left)
             count = 0
             try:
-                for message in read_from(client, topic, partition, url, begin):
+                for message in read_partition(positions, key, begin):
                     if message.offset >= offset:
                         break
                     passed.append(message.offset)
