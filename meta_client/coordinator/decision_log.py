@@ -11,26 +11,24 @@ import logging
 import secrets
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from journal.errors import CorruptJournal, DirectoryInUse
-from journal.records.decoders import decode
-from journal.records.header import Lsn
-from journal.records.record import Decision, Epoch, Forget, Record
+from journal.errors import DirectoryInUse
+from journal.records.header import Lsn, RecordHeader
+from journal.records.record import Decision, Forget, Record
 from journal.records.xid import BranchKey, XaKey, Xid
-from journal.state.inspection import RecordReader, open_beside_writer
+from journal.state.inspection import open_beside_writer
 from journal.state.wall_clock import wall_clock_ms
 from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
-from journal.wal.open_journal import make_end_durable
-from journal.wal.scan import EndVerdict, ScanEnd, Scanner
 from journal.wal.segments import SEGMENT_HEADER_BYTES, JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.coordinator.errors import ForeignLog, LogInUse
 from meta_client.coordinator.log_origin import is_copy, keep_origin
 from meta_client.coordinator.names import LogName
+from meta_client.own_journal import OwnJournal, check_end, replay, resumed
 from zk.forks import invalidate_after_fork
 
 log = logging.getLogger(__name__)
@@ -43,30 +41,38 @@ SEGMENTS_KEPT_MIN = 2
 FORMAT_VERSION = "coordinator/1"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Found:
     """State recovered when the log was opened."""
 
-    unfinished: dict[Xid, str]
-    finished: dict[Xid, str]  # those whose records are still there
-    decided_ms: dict[Xid, int]  # times of the unfinished
-    incarnation: int
-    end: Lsn
+    unfinished: dict[Xid, str] = field(default_factory=dict)
+    finished: dict[Xid, str] = field(default_factory=dict)  # those whose records are still there
+    decided_ms: dict[Xid, int] = field(default_factory=dict)  # times of the unfinished
+
+    def apply(self, header: RecordHeader, record: Record) -> None:
+        match record:
+            case Decision(XaKey(xid, _), participants):
+                self.unfinished[xid] = participants
+                self.decided_ms.setdefault(xid, header.time_ms)
+            case Forget(XaKey(xid, _)):
+                # Absent: carried away, and its decision dropped, before the FORGET was.
+                if xid in self.unfinished:
+                    self.finished[xid] = self.unfinished.pop(xid)
+                self.decided_ms.pop(xid, None)
+            case _:
+                pass  # EPOCH: its incarnation stands in every header
 
 
-class DecisionLog:
+class DecisionLog(OwnJournal):
     """Decisions of one coordinator in one directory, locked exclusively."""
 
     def __init__(self, storage: DirectoryStorage, name: LogName, journal: Journal, found: _Found) -> None:
+        super().__init__(storage, journal, FORMAT_VERSION)
         self.name = name
-        self.incarnation = journal.incarnation
-        self._storage = storage
-        self._journal = journal
         self._lock = threading.Lock()
         self._unfinished = found.unfinished  # transaction -> its participants; under the lock
         self._decided_ms = found.decided_ms  # the same transactions, and when; under the lock
         self._segments_max = SEGMENTS_KEPT_MIN  # under the lock
-        self._is_closed = False
         invalidate_after_fork(self, storage.close)  # a child must not hold the lock when its parent is gone
 
     @classmethod
@@ -98,19 +104,9 @@ class DecisionLog:
             )
         keep_origin(storage, is_new=owner is wanted)
         segments = Segments.open(storage, JournalIdentity(owner.cluster, 0), segment_bytes, writable=True)
-        try:
-            found = _recover(segments)
-            journal = Journal.start(segments, found.end, epoch=1, incarnation=found.incarnation + 1, flush=FLUSH)
-        except BaseException:
-            segments.close()
-            raise
-        opened = cls(storage, owner, journal, found)
-        try:
-            opened._append(opened._epoch())
-            journal.wait_flushed(journal.end)
-        except BaseException:
-            opened.close()
-            raise
+        found = _Found()
+        opened = cls(storage, owner, resumed(segments, found.apply, FLUSH, log), found)
+        opened._begin()
         return opened
 
     def unfinished(self) -> dict[Xid, str]:
@@ -170,23 +166,13 @@ class DecisionLog:
             if len(self._journal.segments) > self._segments_max:
                 self._compact()
 
-    def close(self) -> None:
-        """Flush and unlock the directory. Idempotent. Raises StorageFailed if the log had failed."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            self._journal.close()
-        finally:
-            self._storage.close()
-
     def _compact(self) -> None:
         """Carry unfinished decisions forward and delete the segments before them. Under the lock.
 
         The writer thread is idle meanwhile: everything is flushed, and appends need the lock.
         """
         # Carried into an empty log the next open would count incarnations from 1 again.
-        first = self._append(self._epoch())
+        first = self._append_epoch()
         for xid, participants in self._unfinished.items():
             self._append(Decision(self._key(xid), participants))
         journal = self._journal
@@ -195,12 +181,6 @@ class DecisionLog:
         # Counted from what is left: a log that is all unfinished must not be copied at every step.
         self._segments_max = len(journal.segments) + SEGMENTS_KEPT_MIN - 1
         log.debug("decision log compacted path=%s unfinished=%d", self._storage.path, len(self._unfinished))
-
-    def _append(self, record: Record) -> Lsn:
-        return self._journal.append(record, wall_clock_ms()).lsn
-
-    def _epoch(self) -> Epoch:
-        return Epoch(self._journal.epoch, self.incarnation, FORMAT_VERSION)
 
     def _key(self, xid: Xid) -> BranchKey:
         return XaKey(xid, self.name.name)
@@ -247,44 +227,11 @@ def read_decisions(directory: Path) -> LoggedDecisions:
     segments = open_beside_writer(storage, SEGMENT_BYTES)
     try:
         segments.drop_cache(segments.start)  # a decision whose fsync failed would look made
-        found, _ = _fold(segments)
+        found = _Found()
+        end, _ = replay(segments, found.apply)
+        check_end(segments, end)
         segments.drop_cache(segments.start)  # fsyncs what was written meanwhile, or by a process that was killed
         start = Lsn(segments.start - SEGMENT_HEADER_BYTES)
     finally:
         segments.close()
-    return LoggedDecisions(owner, found.unfinished, found.finished, is_held, is_copy(storage), start, found.end)
-
-
-def _recover(segments: Segments) -> _Found:
-    """Fold the records into the unfinished decisions, and truncate a torn tail. Raises CorruptJournal,
-    InvalidRecord."""
-    found, end = _fold(segments)
-    if end.trailing_garbage:
-        log.warning("torn tail truncated path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
-    make_end_durable(segments, end.durable, end.end, is_clear=not end.trailing_garbage)
-    return found
-
-
-def _fold(segments: Segments) -> tuple[_Found, ScanEnd]:
-    unfinished: dict[Xid, str] = {}
-    finished: dict[Xid, str] = {}
-    decided_ms: dict[Xid, int] = {}
-    incarnation = 0
-    reading = RecordReader(Scanner(segments, segments.start))
-    for entry in reading:
-        incarnation = entry.header.incarnation
-        match decode(entry.header, entry.meta):
-            case Decision(XaKey(xid, _), participants):
-                unfinished[xid] = participants
-                decided_ms.setdefault(xid, entry.header.time_ms)
-            case Forget(XaKey(xid, _)):
-                # Absent: carried away, and its decision dropped, before the FORGET was.
-                if xid in unfinished:
-                    finished[xid] = unfinished.pop(xid)
-                decided_ms.pop(xid, None)
-            case _:
-                pass  # EPOCH: its incarnation stands in every header
-    end = reading.end
-    if end.verdict is EndVerdict.CORRUPT:
-        raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
-    return _Found(unfinished, finished, decided_ms, incarnation, end.end), end
+    return LoggedDecisions(owner, found.unfinished, found.finished, is_held, is_copy(storage), start, end.end)

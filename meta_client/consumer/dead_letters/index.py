@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 from journal.records.dead_letters import DeadLetter, DeadLetterState
 from journal.records.header import Lsn, RecordHeader
 from journal.records.newest import NewestByKey
+from journal.records.record import Record
 from zk.tree.nodes import Partition
 
 ENTRY_BYTES = 1024  # cost of a message beside its frame: the record's header and reason, and its entry in memory
@@ -63,8 +64,10 @@ class DeadLetterIndex(NewestByKey[MessageAddress, DeadLetterEntry]):
     def __init__(self) -> None:
         super().__init__(lambda entry: entry.cost)
 
-    def apply(self, header: RecordHeader, record: DeadLetter) -> None:
+    def apply(self, header: RecordHeader, record: Record) -> None:
         """Apply one record, live or in recovery."""
+        if not isinstance(record, DeadLetter):
+            return  # EPOCH
         address = address_of(record)
         match record.state:
             case DeadLetterState.WAITING:

@@ -3,16 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from journal.records.dead_letters import DeadLetter
-from journal.records.decoders import decode
-from journal.records.header import Lsn
-from journal.state.inspection import RecordReader, open_beside_writer
-from journal.wal.scan import EndVerdict, Scanner
+from journal.state.inspection import open_beside_writer
+from journal.wal.scan import EndVerdict
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
 from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex
 from meta_client.consumer.dead_letters.store import CLUSTER, SEGMENT_BYTES, ForeignStore, message_of
 from meta_client.consumer.messages.received_message import ReceivedMessage
+from meta_client.own_journal import replay
 
 
 def read_group(directory: Path) -> str:
@@ -29,17 +27,13 @@ def read_dead_letters(directory: Path) -> Iterator[tuple[DeadLetterEntry, Receiv
     after the last readable one if the journal is corrupt."""
     segments = _open(directory)
     try:
-        index, end = DeadLetterIndex(), Lsn(0)
-        reading = RecordReader(Scanner(segments, segments.start))
-        for entry in reading:
-            end = entry.header.end
-            if isinstance(record := decode(entry.header, entry.meta), DeadLetter):
-                index.apply(entry.header, record)
+        index = DeadLetterIndex()
+        end, _ = replay(segments, index.apply)
         for found in index:
             yield found, message_of(found, segments.read(found.body_lsn, found.body_bytes))
-        if reading.end.verdict is EndVerdict.CORRUPT:
+        if end.verdict is EndVerdict.CORRUPT:
             raise ForeignStore(
-                f"{directory} is corrupt at LSN {end}: records after it are not listed; see `metaq journal check`"
+                f"{directory} is corrupt at LSN {end.end}: records after it are not listed; see `metaq journal check`"
             )
     finally:
         segments.close()

@@ -15,22 +15,19 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from journal.errors import CorruptJournal, DirectoryInUse, ForeignJournal, StorageFailed
+from journal.errors import DirectoryInUse, ForeignJournal, StorageFailed
 from journal.records.dead_letters import DeadLetter, DeadLetterState
-from journal.records.decoders import decode
-from journal.records.header import Lsn, RecordHeader
-from journal.records.record import Epoch, Record
+from journal.records.header import Lsn
 from journal.state.wall_clock import wall_clock_ms
 from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
-from journal.wal.open_journal import make_end_durable
-from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import CLUSTER_BYTES_MAX, JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex, MessageAddress
 from meta_client.consumer.messages.batch import make_received
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import text_of
+from meta_client.own_journal import OwnJournal, resumed
 from meta_client.protocol.errors import InvalidMessage, MetaError
 from meta_client.protocol.messages import encode_body, encode_frame, iter_frames
 from meta_client.protocol.trace_context import with_traceparent
@@ -65,19 +62,17 @@ class OffsetTaken(MetaError):
     or drop it."""
 
 
-class DeadLetterStore:
+class DeadLetterStore(OwnJournal):
     """Dead letters of one group's consumer in one directory, which it locks."""
 
     def __init__(
         self, storage: Storage, journal: Journal, index: DeadLetterIndex, bytes_max: int, segment_bytes: int
     ) -> None:
-        self._storage = storage
-        self._journal = journal
+        super().__init__(storage, journal, FORMAT_VERSION)
         self._lock = threading.Lock()
         self._index = index  # under the lock
         self._bytes_max = bytes_max
         self._segment_bytes = segment_bytes
-        self._is_closed = False
 
     @classmethod
     def open(cls, directory: Path, group: str, *, bytes_max: int = BYTES_MAX) -> Self:
@@ -113,19 +108,9 @@ class DeadLetterStore:
             segments = Segments.open(storage, identity, segment_bytes, writable=True)
         except ForeignJournal as error:
             raise ForeignStore(f"no store of group {group!r}: {error}: name another directory") from error
-        try:
-            index, end, incarnation = recover(segments)
-            journal = Journal.start(segments, end, epoch=1, incarnation=incarnation + 1, flush=FLUSH)
-        except BaseException:
-            segments.close()
-            raise
-        opened = cls(storage, journal, index, bytes_max, segment_bytes)
-        try:
-            opened._append(opened._epoch())
-            journal.wait_flushed(journal.end)
-        except BaseException:
-            opened.close()
-            raise
+        index = DeadLetterIndex()
+        opened = cls(storage, resumed(segments, index.apply, FLUSH, log), index, bytes_max, segment_bytes)
+        opened._begin()
         return opened
 
     def add(self, message: ReceivedMessage, error: Exception) -> None:
@@ -192,17 +177,6 @@ class DeadLetterStore:
         """Drop a message; False if it is not waiting. Durable once close() returns. Raises StorageFailed."""
         return self._record(address, DeadLetterState.DROPPED, "")
 
-    def close(self) -> None:
-        """Write queued records and unlock the directory. Idempotent. Raises StorageFailed if the journal had failed."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            self._journal.close()
-        finally:
-            if isinstance(self._storage, DirectoryStorage):
-                self._storage.close()
-
     def _record(self, address: MessageAddress, state: DeadLetterState, reason: str) -> bool:
         with self._lock:
             if (found := self._index.find(address)) is None:
@@ -225,7 +199,7 @@ class DeadLetterStore:
         journal = self._journal
         if len(journal.segments) * self._segment_bytes <= 2 * self._index.bytes + 3 * self._segment_bytes:
             return
-        first = self._append(self._epoch()).lsn
+        first = self._append_epoch()
         queued = 0
         for found in list(self._index):
             body = self._body(found)
@@ -242,32 +216,6 @@ class DeadLetterStore:
         Under the lock."""
         self._journal.wait_flushed(found.body_lsn + found.body_bytes)
         return self._journal.read(found.body_lsn, found.body_bytes)
-
-    def _append(self, record: Record, body: bytes = b"") -> RecordHeader:
-        return self._journal.append(record, wall_clock_ms(), [body] if body else [], len(body))
-
-    def _epoch(self) -> Epoch:
-        return Epoch(self._journal.epoch, self._journal.incarnation, FORMAT_VERSION)
-
-
-def recover(segments: Segments) -> tuple[DeadLetterIndex, Lsn, int]:
-    """Return the index, the LSN of the end and the last incarnation; truncate a torn tail.
-
-    Raises CorruptJournal, InvalidRecord.
-    """
-    index, incarnation = DeadLetterIndex(), 0
-    scanner = Scanner(segments, segments.start)
-    for entry in scanner:
-        incarnation = entry.header.incarnation
-        if isinstance(record := decode(entry.header, entry.meta), DeadLetter):
-            index.apply(entry.header, record)
-    end = scanner.judge_end()
-    if end.verdict is EndVerdict.CORRUPT:
-        raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
-    if end.trailing_garbage:
-        log.warning("torn tail truncated path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
-    make_end_durable(segments, end.durable, end.end, is_clear=not end.trailing_garbage)
-    return index, end.end, incarnation
 
 
 def message_of(found: DeadLetterEntry, body: bytes) -> ReceivedMessage:

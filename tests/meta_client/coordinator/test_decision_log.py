@@ -16,7 +16,7 @@ from journal.records.xid import Xid
 from journal.wal.scan import ScanEnd, Scanner
 from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
-from meta_client.coordinator import decision_log
+from meta_client import own_journal
 from meta_client.coordinator.decision_log import DecisionLog, read_decisions
 from meta_client.coordinator.errors import CopiedLog, ForeignLog, LogInUse
 from meta_client.coordinator.names import InvalidCoordinatorName, new_nonce
@@ -94,7 +94,7 @@ def test_a_log_that_is_written_meanwhile_is_not_corrupt(tmp_path: Path, monkeypa
                 log.decide(more.pop(), "b")
             return super().judge_end()
 
-    monkeypatch.setattr(decision_log, "Scanner", Slow)
+    monkeypatch.setattr(own_journal, "Scanner", Slow)
     assert len(read_decisions(tmp_path).unfinished) == 4
     log.close()
 
@@ -222,8 +222,8 @@ def test_incarnations_go_on_after_everything_was_dropped(tmp_path: Path) -> None
     before = 0
     for _ in range(3):
         log = open_log(tmp_path)
-        assert log.incarnation > before
-        before = log.incarnation
+        assert log._journal.incarnation > before
+        before = log._journal.incarnation
         for number in range(100):
             log.decide(xid(number), "x" * 100)
             log.forget(xid(number))
