@@ -92,7 +92,6 @@ class Sending:
 
     @property
     def stored(self) -> int:
-        """Number of stored messages."""
         return self._outcomes[SendReport.STORED]
 
     @property

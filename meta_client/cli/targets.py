@@ -15,7 +15,6 @@ from zk.tree.paths import BrokerKey, BrokerNode, PresenceKey
 
 
 def where_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the broker options."""
     option = click.option(
         "--broker",
         "brokers",

@@ -32,8 +32,6 @@ class DiagnosedSide:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """One transaction."""
-
     case: Case
     sides: tuple[DiagnosedSide, ...]
 

@@ -41,8 +41,6 @@ class Past:
 
 @dataclass(slots=True)
 class Asked:
-    """One request of a page."""
-
     settings: ConsoleSettings
     reads: Reads
     path: Mapping[str, str]

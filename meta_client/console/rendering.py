@@ -33,7 +33,6 @@ def count(value: object) -> str:
 
 
 def messages(value: object) -> str:
-    """Format a number of messages."""
     return "1 message" if value == 1 else f"{count(value)} messages"
 
 

@@ -55,8 +55,6 @@ def make_app(settings: ConsoleSettings, rules: AccessRules, is_stopping: Callabl
 
 
 class Console:
-    """Handlers of one console."""
-
     def __init__(self, settings: ConsoleSettings, rules: AccessRules, is_stopping: Callable[[], bool]) -> None:
         self._settings = settings
         self._rules = rules

@@ -43,7 +43,6 @@ class Assignments:
         self._is_closed = False
 
     def add(self, request: FetchedPartition) -> None:
-        """Add a partition."""
         with self.changed:
             assert request.key not in self._held
             request.caught_up_at = time.monotonic()
@@ -55,7 +54,6 @@ class Assignments:
             return dict(self._held)
 
     def assigned(self) -> set[TopicPartition]:
-        """Return the assigned partitions."""
         with self.changed:
             return {key for key, request in self._held.items() if request.is_assigned}
 
@@ -100,7 +98,6 @@ class Assignments:
                     del self._held[request.key]
 
     def delivering(self) -> set[TopicPartition]:
-        """Return the partitions with a delivery in progress."""
         with self.changed:
             return set(self._delivering)
 
@@ -275,7 +272,6 @@ class Assignments:
             return not self._is_closed
 
     def end_redelivery(self, key: TopicPartition) -> None:
-        """End a delivery begun by begin_redelivery()."""
         with self.changed:
             self._delivering.discard(key)
             self.changed.notify_all()
@@ -301,7 +297,6 @@ class Assignments:
             return request.is_assigned and request.delivery.unconsumed_from() is None
 
     def statuses(self) -> list[PartitionStatus]:
-        """Return the status of each partition."""
         with self.changed:
             return [
                 PartitionStatus(it.key, it.offset, it.rounds, it.epoch, self._state_of(it), it.last_error)
@@ -319,13 +314,11 @@ class Assignments:
         return FetchState.BUFFER_FULL if request.state is S.PARKED else FetchState.FETCHING
 
     def lags(self) -> dict[TopicPartition, PartitionLag]:
-        """Return the lag of each assigned partition."""
         now = time.monotonic()
         with self.changed:
             return {it.key: lag_of(it, now) for it in self._held.values() if it.is_assigned}
 
     def count_delivered(self, topic: str, messages: int, size: int) -> None:
-        """Count messages that were delivered."""
         with self.changed:
             before = self._delivered.get(topic, Delivered())
             self._delivered[topic] = Delivered(before.messages + messages, before.bytes + size)

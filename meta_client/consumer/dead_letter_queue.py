@@ -37,7 +37,6 @@ class DeadLetterQueue:
         self._redelivery = Redelivery(store, self._assignments, listener_of, config.redelivery_period_s, self._group)
 
     def start(self) -> None:
-        """Start redelivery."""
         if self._redelivery is not None:
             self._redelivery.start()
 

@@ -91,5 +91,4 @@ class Attempts:
         return self._count
 
     def clear(self) -> None:
-        """Reset after a success."""
         self._head, self._count = None, 0

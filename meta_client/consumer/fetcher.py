@@ -63,7 +63,6 @@ class Fetcher:
         self.on_reset: Callable[[], None] = lambda: None  # on a runner: a reset has to be stored, see is_moved_back
 
     def start(self) -> None:
-        """Start the runners."""
         self._queue.put(_Sweep(), SWEEP_S)
         self._workers.start(self._run, self._config.runners, f"metaq {self._group} runner")
 
@@ -81,7 +80,6 @@ class Fetcher:
         return self._workers.is_current()
 
     def set_brokers(self, brokers: BrokerEntries) -> None:
-        """Set the brokers that are up."""
         self._fetch_client.set_brokers(brokers)
 
     def assign(self, partitions: Iterable[FetchedPartition]) -> None:
@@ -97,7 +95,6 @@ class Fetcher:
             poll.abandon()
 
     def resume_partitions(self, keys: Collection[TopicPartition]) -> None:
-        """Resume paused partitions."""
         self.assignments.resume_partitions(keys)
         self.unpark()
 
@@ -117,14 +114,12 @@ class Fetcher:
         return True
 
     def statuses(self) -> list[PartitionStatus]:
-        """Return the status of each assigned partition."""
         statuses = self.assignments.statuses()
         if len(self.assignments.delivering()) < self._config.runners:
             return statuses
         return [s._replace(state=FetchState.STARVED) if s.state is FetchState.FETCHING else s for s in statuses]
 
     def _run(self) -> None:
-        """Run one runner."""
         while (item := self._queue.get()) is not None:
             try:
                 if not self.assignments.wait_unpaused():

@@ -69,11 +69,9 @@ class MessageFilter:
         return messages if self._accept is None else [m for m in messages if self._accept(m)]
 
     def remember(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Cache consumed *messages*."""
         if self._duplicates is not None:
             self._duplicates.remember(messages)
 
     def clear(self, partition: TopicPartition) -> None:
-        """Drop a partition's messages from the cache."""
         if self._duplicates is not None:
             self._duplicates.clear(partition)

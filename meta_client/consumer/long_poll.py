@@ -28,7 +28,6 @@ class LongPoll:
         return self.started_at + self.wait_s + patience_s <= time.monotonic()
 
     def complete(self, outcome: PendingReply | Exception | None) -> None:
-        """Record the outcome."""
         self.outcome, self.waited_s = outcome, time.monotonic() - self.started_at
 
     def abandon(self) -> None:

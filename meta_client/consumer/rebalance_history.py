@@ -62,7 +62,6 @@ class Rebalances:
         self._reasons[reason] = None
 
     def attempt(self) -> None:
-        """Count an attempt."""
         self._attempts += 1
 
     def moved(self, claimed: set[TopicPartition], released: set[TopicPartition]) -> None:

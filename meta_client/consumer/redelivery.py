@@ -39,7 +39,6 @@ class Redelivery:
         self._thread = threading.Thread(target=self._run, name=f"metaq {group} redelivery", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def is_this_thread(self) -> bool:

@@ -39,7 +39,6 @@ class Routes:
         self._shunned: dict[tuple[int, int], float] = {}  # end of avoidance, by broker and slave id
 
     def set_brokers(self, brokers: BrokerEntries) -> None:
-        """Set the brokers that are up."""
         self._brokers = brokers
         now = self._clock()
         with self._lock:

@@ -49,8 +49,6 @@ class ThreadCondition(threading.Condition):
 
 
 class ThreadWorkers:
-    """Workers that are threads."""
-
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
 

@@ -29,8 +29,6 @@ class Runner(Protocol):
 
 
 class RecoveryThread:
-    """Daemon threads."""
-
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
 

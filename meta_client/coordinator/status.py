@@ -34,8 +34,6 @@ RECOVERIES: Final = (Action.COMMIT, Action.ROLL_BACK)
 
 
 class CoordinatorCounts(NamedTuple):
-    """A snapshot."""
-
     outcomes: dict[TransactionEnd, int]
     recovered: dict[Action, int]  # transactions that recovery ended
     recovery_failures: int  # reports of recoveries about a transaction that is not finished
@@ -87,7 +85,6 @@ class Counter:
             self._hazards.discard(xid)
 
     def snapshot(self) -> CoordinatorCounts:
-        """Return the counts of this moment."""
         with self._lock:
             outcomes, recovered = dict(self._counts.outcomes), dict(self._counts.recovered)
             return self._counts._replace(outcomes=outcomes, recovered=recovered, hazards=len(self._hazards))

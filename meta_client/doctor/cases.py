@@ -62,7 +62,6 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Searchable name."""
         return str(self.xid) if self.owner is Owner.FOREIGN else self.xid.gtrid.decode()
 
     @property

@@ -20,8 +20,6 @@ class Owner(Enum):
 
 
 class OwnerAnswer(Enum):
-    """Answer of the owner."""
-
     COMMIT = "commit"
     ROLLBACK = "rollback"  # a row; logs hold decisions to commit alone
     NONE = "nothing"  # asked, and undecided

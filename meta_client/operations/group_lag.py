@@ -14,8 +14,6 @@ from zk.tree.nodes import TopicPartition
 
 
 class LagState(StrEnum):
-    """Meaning of a partition's lag."""
-
     STORED = "stored"  # from the group's offset to the end
     NO_OFFSET = "no-offset"  # the group has stored none: all that the partition holds
     BELOW_START = "below-start"  # retention deleted messages that the group has not consumed: all that is left
@@ -52,7 +50,6 @@ class Ends:
 
 
 def lag_of(progress: PartitionProgress, ends: Ends) -> Lag:
-    """Return the lag of a partition."""
     key = progress.topic, progress.partition
     if progress.is_malformed:
         return Lag(LagState.MALFORMED)

@@ -65,7 +65,6 @@ def parse_end(text: str) -> int | datetime.datetime:
 
 
 def parse_partition(text: str) -> Partition:
-    """Parse a partition, as in listings."""
     if (partition := Partition.maybe_parse(text)) is None:
         raise ValueError(f"{text} is no partition: write it as listings show it, like 0-3")
     return partition

@@ -53,7 +53,6 @@ class Range(NamedTuple):
 
 
 def warn(text: str) -> None:
-    """Tell the user on stderr."""
     tell(f"warning: {text}")
 
 

@@ -24,15 +24,12 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start."""
         return time.monotonic() - self._started
 
     def expect(self, total: int) -> None:
-        """Set the total."""
         self._total = total
 
     def at(self, count: int) -> None:
-        """Set the count."""
         self.count = count
         if (now := time.monotonic()) - self._printed_at < (0.1 if self._bar is not None else TELL_EVERY_S):
             return
@@ -45,7 +42,6 @@ class Progress:
         click.echo(f"{self._done} {count}{of}{rate}", err=True)
 
     def advance(self, count: int = 1) -> None:
-        """Add to the count."""
         self.at(self.count + count)
 
     def _show_bar(self) -> None:

@@ -61,8 +61,6 @@ def message_start(positions: Positions, key: TopicPartition, offset: int, found:
 
 
 class Span(NamedTuple):
-    """Part of a topic to read."""
-
     start: Position = EARLIEST
     end: int | datetime | None = None  # exclusive; None: the end at the start of reading, or none if following
     partitions: Collection[Partition] = ()  # empty: all
@@ -73,8 +71,6 @@ class InsideMessage(MetaError):
 
 
 class _Reading(NamedTuple):
-    """Reading position of one partition."""
-
     request: FetchRequest
     end: int | None
 

@@ -215,7 +215,6 @@ def _entries(moves: list[Move], claims: Mapping[TopicPartition, Claimed]) -> lis
 
 
 def move_row(group: str, move: Move, *, is_done: bool | None) -> dict[str, object]:
-    """Return the row of one partition."""
     topic, partition = move.key
     return {
         "group": group,

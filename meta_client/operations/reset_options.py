@@ -21,15 +21,11 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class OtherGroup:
-    """Positions of another group."""
-
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SavedIn:
-    """Positions in a file."""
-
     path: Path
 
 

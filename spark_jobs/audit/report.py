@@ -125,7 +125,6 @@ class AuditReport:
 
     @property
     def sentence(self) -> str:
-        """Return the result in one sentence."""
         totals = self.totals
         over = f"{totals.records:,} records, {totals.messages:,} messages, {totals.branches:,} branches"
         if self.holds:

@@ -121,7 +121,6 @@ def _of_deciders(sides: JoinedSides) -> Iterator[str]:
 
 
 def sentence(classes: dict[str, dict[str, int]], apart: dict[str, int]) -> str:
-    """Return the counts in words."""
     of = sum(one["transactions"] for one in classes.values())
     number = {name: one["transactions"] for name, one in classes.items()}
     settled = f"{number['committed']:,} committed in both, {number['rolled back']:,} rolled back in both"

@@ -54,7 +54,6 @@ class UnendedBranches:
             body_lsn += extent.bytes
 
     def drop(self, branch_lsn: int) -> None:
-        """Drop a branch that has ended."""
         self._branches.pop(branch_lsn, None)
 
     def published(self, branch_lsn: int, assignments: Sequence[OffsetAssignment]) -> list[list[BranchExtent]] | None:

@@ -47,7 +47,6 @@ class UnknownColumn(ValueError):
 
 
 def message_schema(*, with_headers: bool = False) -> StructType:
-    """Return all columns."""
     return StructType([StructField(name, kind) for name, kind in _TYPES.items() if with_headers or name != HEADERS])
 
 

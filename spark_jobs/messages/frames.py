@@ -54,12 +54,10 @@ class Frames(NamedTuple):
 
     @property
     def data_at(self) -> Numbers:
-        """Return where each data part begins."""
         return self.at + HEADER_BYTES
 
     @property
     def data_end(self) -> Numbers:
-        """Return where each data part ends."""
         found: Numbers = self.data_at + self.headers["length"]
         return found
 

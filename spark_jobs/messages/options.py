@@ -39,8 +39,6 @@ class InvalidOption(ValueError):
 
 
 class ReadFrom(Enum):
-    """Source of the messages."""
-
     JOURNAL = "journal"
     BROKERS = "brokers"
 
@@ -65,8 +63,6 @@ class ClusterAddress:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of a read."""
-
     transport: ReadFrom
     paths: tuple[str, ...]
     cluster: ClusterAddress | None
@@ -110,7 +106,6 @@ class Given:
         return int(text)
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return true or false."""
         text = self.get(name)
         if text is not None and text.lower() not in ("true", "false"):
             raise InvalidOption(f'option "{name}" is {text[:80]!r}: use true or false')
@@ -130,7 +125,6 @@ class Given:
             raise InvalidOption(f"{reason} ({error})") from error
 
     def refuse(self, names: tuple[str, ...], why: str) -> None:
-        """Refuse options that do not go with others."""
         for name in names:
             if self.get(name) is not None:
                 raise InvalidOption(f'option "{name}" {why}')

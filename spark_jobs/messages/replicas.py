@@ -26,8 +26,6 @@ _log = logging.getLogger(__name__)
 
 
 class ReplicaReader:
-    """Reader of one partition."""
-
     def __init__(self, connections: Connections, topic: str, partition: Partition, replicas: BrokerEntry) -> None:
         """*replicas*: those that are up, one at least."""
         self._connections = connections

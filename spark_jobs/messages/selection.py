@@ -45,7 +45,6 @@ class Condition:
     values: tuple[Any, ...]
 
     def of_text(self, value: str) -> bool:
-        """Apply it to a text."""
         if self.kind is In:
             return value in self.values
         if self.kind is StringStartsWith:
@@ -53,7 +52,6 @@ class Condition:
         return bool(COMPARE[self.kind](value, self.values[0]))
 
     def of_numbers(self, column: NDArray[Any]) -> NDArray[np.bool_]:
-        """Apply it to a column."""
         if self.kind is In:
             return np.isin(column, self.values)
         found: NDArray[np.bool_] = COMPARE[self.kind](column, self.values[0])

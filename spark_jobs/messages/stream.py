@@ -99,7 +99,6 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_messages(partition, self._options, self._columns)
 
     def stop(self) -> None:
-        """Close the connection to the cluster."""
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None

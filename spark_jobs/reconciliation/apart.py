@@ -54,5 +54,4 @@ class Apart:
     rows: tuple[MarkerSide, ...] = field(default=())
 
     def at(self, state: str) -> list[BranchSide]:
-        """Return the branches in that state."""
         return [branch for branch in self.branches if branch.state == state]

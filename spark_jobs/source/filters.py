@@ -56,7 +56,6 @@ class RowFilter:
         return True
 
     def compiled(self) -> Callable[[RecordRow], bool]:
-        """Return a predicate over rows."""
         tests = [test for pushed in self._pushed if (test := compile_test(pushed)) is not None]
 
         def matches(row: RecordRow) -> bool:

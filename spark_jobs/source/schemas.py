@@ -115,16 +115,12 @@ class FindingRow(NamedTuple):
 
 
 class StartRow(NamedTuple):
-    """Start of a partition's log."""
-
     topic: Text
     partition: Long
     start: Long
 
 
 class CheckpointRow(NamedTuple):
-    """One checkpoint file."""
-
     number: Long
     at: Long  # the LSN it was taken at
     epoch: Long

@@ -44,17 +44,14 @@ class DeadLetterEntry(NamedTuple):
 
     @property
     def address(self) -> MessageAddress:
-        """Address of the message."""
         return address_of(self.record)
 
     @property
     def cost(self) -> int:
-        """Bytes it counts for."""
         return self.body_bytes + ENTRY_BYTES
 
 
 def address_of(record: DeadLetter) -> MessageAddress:
-    """Return the address of *record*'s message."""
     return MessageAddress(record.topic, Partition(record.broker_id, record.partition), record.offset)
 
 

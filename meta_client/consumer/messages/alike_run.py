@@ -42,7 +42,6 @@ class AlikeRun:
         return self.position + self.size * self.count
 
     def ids(self) -> Iterator[int]:
-        """Return the ids of the messages."""
         return chain.from_iterable(self._rows(_id_of(self.size)))
 
     def payloads(self) -> Iterator[bytes]:

@@ -15,8 +15,6 @@ PARTITION_MAX: Final = 21  # "2147483647-2147483647"
 
 
 class OffsetRowKey(NamedTuple):
-    """Key of a row."""
-
     topic: str
     partition: str
     group_id: str
