@@ -3,18 +3,18 @@
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NoReturn
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from journal.errors import JournalError
 from spark_jobs.audit.report import AuditReport, AuditVerdict, CheckResult
-from spark_jobs.cli.options import fail, shown, spark_options
-from spark_jobs.source.failures import SparkNotStarted, telling_line
-from zk.errors import JavaNotFound
+from spark_jobs.cli.options import (
+    fail,
+    shown,
+    spark_options,
+)
 
 _STYLES = {
     AuditVerdict.HOLDS: "green",
@@ -93,39 +93,20 @@ def _reports(
     directories: Sequence[str], archive: str | None, master: str, settings: Mapping[str, str], *, with_indexes: bool
 ) -> Iterator[AuditReport]:
     try:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
-        from pyspark.errors import PySparkException
-
         from spark_jobs.audit.audit import audit_journal
-        from spark_jobs.source.cluster import ClusterAway
-        from spark_jobs.source.locations import location_of, plan
-        from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
+        from spark_jobs.cli.running import check_places, ending_with_line, started_spark
+        from spark_jobs.source.locations import location_of
     except ModuleNotFoundError as error:
         fail(f"no module {error.name}: the audit runs on Spark: run pip install 'metaq-broker[spark]'")
-    try:
-        checked_master(master)
+    then = ", then run the audit again"
+    with ending_with_line(master, then=then):
         other = None if archive is None else location_of(archive)
         places = [location_of(directory) for directory in directories]
-        for place in [*places, *([] if other is None else [other])]:
-            plan(place)  # report a wrong one before Spark takes seconds to start
+        check_places(master, [*places, *([] if other is None else [other])])
         _progress(f"starting Spark at {master}")
-        with spark_session(master, name="metaq audit", options=settings) as spark:
+        with started_spark("audit", master, settings, then=then) as spark:
             for place in places:
-                try:
-                    report = audit_journal(
-                        spark, place, archive=other, with_indexes=with_indexes, on_progress=_progress
-                    )
-                except (PySparkException, Py4JError) as error:
-                    _fail_of_spark(master, telling_line(str(error)))  # which asks the session
-                yield report
-    except (JournalError, JavaNotFound, InvalidMaster, ClusterAway, SparkNotStarted) as error:
-        fail(str(error))
-    except (PySparkException, Py4JError) as error:
-        _fail_of_spark(master, telling_line(str(error)))
-
-
-def _fail_of_spark(master: str, reason: str) -> NoReturn:
-    fail(f"Spark at {master} failed: {reason}: see its messages above, then run the audit again")
+                yield audit_journal(spark, place, archive=other, with_indexes=with_indexes, on_progress=_progress)
 
 
 def _progress(line: str) -> None:

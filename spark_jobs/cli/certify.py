@@ -8,10 +8,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from journal.errors import JournalError
 from spark_jobs.cli.options import fail, shown, spark_options, time_ms
-from spark_jobs.source.failures import SparkNotStarted, telling_line
-from zk.errors import JavaNotFound
 
 
 @click.group(invoke_without_command=True)
@@ -88,42 +85,28 @@ def certify(
 
 def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -> dict[str, Any]:
     try:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
-        from pyspark.errors import PySparkException
-
         from meta_client.coordinator.errors import CoordinatorError
         from spark_jobs.certificate.coordinator_side import CoordinatorLogs
         from spark_jobs.certificate.database import DatabaseProblem, Marker
         from spark_jobs.certificate.join import JoinRequest
         from spark_jobs.certificate.signing import SigningError, read_private_key, signed
         from spark_jobs.certificate.statement import make_certificate
-        from spark_jobs.source.cluster import ClusterAway
-        from spark_jobs.source.locations import plan
-        from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
+        from spark_jobs.cli.running import check_places, ending_with_line, progress_of, started_spark
     except ModuleNotFoundError as error:
         fail(f"no module {error.name}: run pip install 'metaq-broker[certificate,postgres]'")
-    try:
+    with ending_with_line(given["master"], CoordinatorError, DatabaseProblem, SigningError):
         key = None if given["key"] is None else read_private_key(given["key"])
         markers = tuple(Marker.parse(text) for text in given["markers"])
         request = JoinRequest(directories, url, markers, since_ms, given["offsets"], given["coordinators"])
-        checked_master(given["master"])
-        for directory in directories:
-            plan(directory)
+        check_places(given["master"], directories)
         CoordinatorLogs(given["coordinators"])  # before Spark is started
-        with spark_session(given["master"], name="metaq certify", options=given["settings"]) as spark:
-            try:
-                body = make_certificate(spark, request, _progress)
-            except (PySparkException, Py4JError) as error:
-                fail(f"Spark at {given['master']} failed: {telling_line(str(error))}: see its messages above")
+        with started_spark("certify", given["master"], given["settings"]) as spark:
+            body = make_certificate(spark, request, progress_of("certify"))
         if key is None and not body["refused"]:
             body["refused"] = ["no --key was given"]
         if body["refused"] or key is None:
             return {"certificate": body, "signature": None}
         return signed(body, key)
-    except (JournalError, CoordinatorError, DatabaseProblem, SigningError) as error:
-        fail(str(error))
-    except (JavaNotFound, InvalidMaster, ClusterAway, SparkNotStarted) as error:
-        fail(str(error))
 
 
 @certify.command("key")
@@ -181,7 +164,3 @@ def _print(body: dict[str, Any]) -> None:
         for one in found:
             console.print(f"  {name}: {shown(str(one['transaction']))}", soft_wrap=True, markup=False, highlight=False)
     click.echo(shown(body["sentence"]))
-
-
-def _progress(line: str) -> None:
-    click.echo(f"certify: {line}", err=True)

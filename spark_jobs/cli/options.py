@@ -8,30 +8,22 @@ from typing import Final, NoReturn
 
 import click
 
+from meta_client.operations.option_types import Parsed
 from meta_client.operations.text import tell
 
 
-class Setting(click.ParamType):  # type: ignore[type-arg]  # a subscript fails on the oldest click allowed
-    """KEY=VALUE."""
-
-    name = "KEY=VALUE"
-
-    def convert(
-        self, value: str | tuple[str, str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        key, equals, setting = value.partition("=")
-        if not equals or not key.startswith("spark."):
-            self.fail(f"{value!r} is not spark.KEY=VALUE", param, ctx)
-        return key, setting
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, setting = text.partition("=")
+    if not equals or not key.startswith("spark."):
+        raise ValueError(f"{text!r} is not spark.KEY=VALUE")
+    return key, setting
 
 
-def _coordinates(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    for each in value.split(",") if value is not None else ():
+def _coordinates(text: str) -> str:
+    for each in text.split(","):
         if _COORDINATE.fullmatch(each) is None:
-            raise click.BadParameter(f"{each!r} is not GROUP:ARTIFACT:VERSION", ctx, param)
-    return value
+            raise ValueError(f"{each!r} is not GROUP:ARTIFACT:VERSION")
+    return text
 
 
 _COORDINATE: Final = re.compile(r"[^:,\s]+(:[^:,\s]+){2}")
@@ -44,12 +36,16 @@ _OPTIONS: Final = (
         help="Spark's master: local[N], spark://HOST:PORT, yarn or k8s://URL.",
     ),
     click.option(
-        "--conf", "settings", type=Setting(), multiple=True, help="A setting of Spark; may be given more than once."
+        "--conf",
+        "settings",
+        type=Parsed("KEY=VALUE", _setting),
+        multiple=True,
+        help="A setting of Spark; may be given more than once.",
     ),
     click.option(
         "--packages",
         metavar="G:A:V,...",
-        callback=_coordinates,
+        type=Parsed("coordinates", _coordinates),
         help="Java packages for Spark, by their Maven coordinates.",
     ),
 )

@@ -7,14 +7,11 @@ from typing import Any, Final
 
 import click
 
-from journal.errors import JournalError
 from meta_client.cli.options import connected
 from meta_client.cli.security_options import security_options
 from spark_jobs.cli.options import fail, spark_options, time_ms
-from spark_jobs.source.failures import SparkNotStarted, telling_line
 from zk.brokers.cluster import known_broker_ids
 from zk.decisions.generation import read_generations
-from zk.errors import JavaNotFound
 
 LIMIT: Final = 1_000
 LIMIT_MAX: Final = 1_000_000  # all are in memory
@@ -124,36 +121,20 @@ def _run(
     settings: Mapping[str, str],
 ) -> dict[str, Any]:
     try:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
-        from pyspark.errors import PySparkException
-
         from spark_jobs.certificate.database import DatabaseProblem, Marker
         from spark_jobs.certificate.join import JoinRequest
+        from spark_jobs.cli.running import check_places, ending_with_line, progress_of, started_spark
         from spark_jobs.reconciliation.reconcile import ClusterFacts
         from spark_jobs.reconciliation.reconcile import reconcile as reconciled
-        from spark_jobs.source.cluster import ClusterAway
-        from spark_jobs.source.locations import plan
-        from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
     except ModuleNotFoundError as error:
         fail(f"no module {error.name}: run pip install 'metaq-broker[spark,postgres]'")
-    try:
+    with ending_with_line(master, DatabaseProblem):
         request = JoinRequest(directories, url, tuple(map(Marker.parse, markers)), since_ms, offsets)
-        checked_master(master)
-        for directory in directories:
-            plan(directory)
+        check_places(master, directories)
         facts = None
         if zk is not None:
             with connected(zk) as client:  # before the database is read: resolvers raise generations meanwhile
                 brokers = frozenset(known_broker_ids(client.session))
                 facts = ClusterFacts(read_generations(client.session), brokers)
-        with spark_session(master, name="metaq reconcile", options=settings) as spark:
-            try:
-                return reconciled(spark, request, facts, limit, _progress)
-            except (PySparkException, Py4JError) as error:
-                fail(f"Spark at {master} failed: {telling_line(str(error))}: see its messages above")
-    except (JournalError, DatabaseProblem, JavaNotFound, InvalidMaster, ClusterAway, SparkNotStarted) as error:
-        fail(str(error))
-
-
-def _progress(line: str) -> None:
-    click.echo(f"reconcile: {line}", err=True)
+        with started_spark("reconcile", master, settings) as spark:
+            return reconciled(spark, request, facts, limit, progress_of("reconcile"))

@@ -273,7 +273,7 @@ def test_what_commits_while_the_journals_are_read_is_no_mistake(
     words = ["certify", "--database", world.database.dsn, "--since", "2020-01-01", "--marker", "sold.gtrid"]
     words += [word for directory in directories for word in ("--dir", str(directory))]
     with monkeypatch.context() as patch:
-        patch.setattr("spark_jobs.source.session.spark_session", lambda *_, **__: nullcontext(spark))
+        patch.setattr("spark_jobs.cli.running.spark_session", lambda *_, **__: nullcontext(spark))
         done = CliRunner().invoke(certify, [*words[1:], "--coordinator", str(world.directory)])
     assert (done.exit_code, "not signed: no --key was given" in done.stderr) == (1, True), done.stderr
     made = json.loads(done.stdout)["certificate"]

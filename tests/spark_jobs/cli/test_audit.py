@@ -83,7 +83,7 @@ def test_damage_in_one_of_two_is_told_in_json_with_exit_code_1(
         assert (master, name, options) == ("local[2]", "metaq audit", QUICK | {"spark.jars.packages": "g:a:1,g:b:2"})
         yield spark_started.session  # which was made with these, but for packages, which would be downloaded
 
-    monkeypatch.setattr("spark_jobs.source.session.spark_session", given)
+    monkeypatch.setattr("spark_jobs.cli.running.spark_session", given)
     monkeypatch.chdir(tmp_path)
     words = ["--json", "--master", "local[2]", "--packages", "g:a:1,g:b:2"]
     words += [word for key, value in QUICK.items() for word in ("--conf", f"{key}={value}")]
