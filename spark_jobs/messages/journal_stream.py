@@ -8,8 +8,8 @@ import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
 
 from spark_jobs.messages.journal import JournalTask, PlannedJournal, journals
 from spark_jobs.messages.journal_positions import (
@@ -27,23 +27,21 @@ from spark_jobs.messages.journal_positions import (
     tasks_between,
 )
 from spark_jobs.messages.options import LATEST, InvalidOption, ReadOptions
-from spark_jobs.messages.planning import read_messages
 from spark_jobs.messages.segments import DataLost
+from spark_jobs.messages.stream import LimitedStream, limited
 from spark_jobs.messages.stream import as_json as offsets_as_json
-from spark_jobs.messages.stream import limited
 from spark_jobs.source.directory import LSN_MAX
 
 _log = logging.getLogger(__name__)
 
 
-class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query's source. Spark calls it on the driver, by one thread; `read` on the workers."""
+class JournalStream(LimitedStream):
+    """Messages from directories."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         if not isinstance(options.start, str) and LSN_MAX in options.start.values():
             raise InvalidOption('option "startingOffsets" of a journal can\'t be -1 for one partition: give its offset')
-        self._options = options
-        self._columns = columns
+        super().__init__(options, columns)
         self._seen: StreamPositions = {}
         self._last: dict[int, int] | None = None  # where the query ends, with Trigger.AvailableNow
 
@@ -57,10 +55,6 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         offsets = {} if isinstance(start, str) else offsets_as_json(start)
         return as_json(positions) | {BEGAN: {"offsets": offsets, "ms": start_ms}}
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the API's name
-        limit = self._options.offsets_max
-        return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the API's name
         """Fix where the query will end. Raises StorageFailed, ForeignJournal."""
@@ -117,10 +111,9 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one task. Raises DataLost, JournalError."""
         if isinstance(partition, JournalTask) and partition.began is not None:
             self._options.selection.limit(partition.began.offsets, LATEST, partition.began.ms, None)
-        return read_messages(partition, self._options, self._columns)
+        return super().read(partition)
 
     def _journals(self) -> dict[int, PlannedJournal]:
         return {each.broker_id: each for each in journals(self._options.paths)}

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import Enum
 from typing import Any, Final, Literal
 
 from meta_client.net.security import Credentials, Security
@@ -38,11 +37,6 @@ class InvalidOption(ValueError):
     """An option that format `metaq` does not have, or a value that it does not take."""
 
 
-class ReadFrom(Enum):
-    JOURNAL = "journal"
-    BROKERS = "brokers"
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
     """A cluster: *zookeeper* with *root*, or addresses of all its masters; how to connect safely to its brokers."""
@@ -63,7 +57,6 @@ class ClusterAddress:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    transport: ReadFrom
     paths: tuple[str, ...]
     cluster: ClusterAddress | None
     selection: Selection
@@ -74,7 +67,6 @@ class ReadOptions:
     partitions_min: int
     offsets_max: int | None  # of a trigger, in bytes
     fails_on_data_loss: bool
-    with_headers: bool
     pushes_filters: bool
 
 
@@ -152,13 +144,13 @@ def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         given.refuse(("pushFilters",), "is for batch queries: Spark pushes no filter down to a stream")
     else:
         given.refuse(_STREAM_ONLY, "is for streams: a batch query is one batch")
-    transport = _transport(given)
-    if transport is ReadFrom.JOURNAL:
+    is_journal = _is_journal(given)
+    if is_journal:
         given.refuse(("zookeeper", "root", "brokers", *SECURITY), 'is for from=brokers: a journal is named by "path"')
         given.refuse(("minPartitions",), "is for from=brokers: a journal is read by one task a segment")
     else:
         given.refuse(("path", "paths"), "is for from=journal")
-    paths = _paths(given) if transport is ReadFrom.JOURNAL else ()
+    paths = _paths(given) if is_journal else ()
     start = given.places("startingOffsets", LATEST if is_stream else EARLIEST)
     if start == LATEST and not is_stream:
         raise InvalidOption('option "startingOffsets" is latest: a batch query from there on has no messages')
@@ -169,11 +161,11 @@ def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     for name, by_time in (("startingOffsets", start_ms), ("endingOffsets", end_ms)):
         if by_time is not None and given.get(name) is not None:
             raise InvalidOption(f'options "{name}" and "{name.replace("Offsets", "Timestamp")}" exclude each other')
-    selection = Selection(*_topics(given, transport))
+    selection = Selection(*_topics(given, is_journal=is_journal))
+    given.flag("includeHeaders", default=False)  # the schema has taken it, unchecked
     return ReadOptions(
-        transport,
         paths,
-        cluster_of(given) if transport is ReadFrom.BROKERS else None,
+        None if is_journal else cluster_of(given),
         selection,
         start,
         end,
@@ -182,25 +174,24 @@ def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         given.number("minPartitions", 1) or 1,
         given.number("maxOffsetsPerTrigger", 1),
         given.flag("failOnDataLoss", default=True),
-        given.flag("includeHeaders", default=False),
         given.flag("pushFilters", default=False),
     )
 
 
-def _transport(given: Given) -> ReadFrom:
+def _is_journal(given: Given) -> bool:
     text = given.get("from")
     if text is None:
         if given.get("path") or given.get("paths"):
-            return ReadFrom.JOURNAL
+            return True
         if given.get("zookeeper") or given.get("brokers"):
-            return ReadFrom.BROKERS
+            return False
         raise InvalidOption(
             'format metaq needs option "path" (a journal), "zookeeper" or "brokers"; Spark hands on none that a table '
             "was created with: query it FROM table WITH (...), or CREATE TEMPORARY VIEW ... USING metaq OPTIONS (...)"
         )
-    if text.lower() not in (each.value for each in ReadFrom):
+    if text.lower() not in ("journal", "brokers"):
         raise InvalidOption(f'option "from" is {text[:80]!r}: use journal or brokers')
-    return ReadFrom(text.lower())
+    return text.lower() == "journal"
 
 
 def _paths(given: Given) -> tuple[str, ...]:
@@ -234,7 +225,7 @@ def _security(given: Given) -> tuple[TlsConfig | None, str | None, str]:
     return TlsConfig(ca=ca, certificate=certificate, key=key) if is_wanted else None, user, password_file or ""
 
 
-def _topics(given: Given, transport: ReadFrom) -> tuple[frozenset[str] | None, str]:
+def _topics(given: Given, *, is_journal: bool) -> tuple[frozenset[str] | None, str]:
     names, pattern = given.get("subscribe"), given.get("subscribePattern")
     if names is not None and pattern is not None:
         raise InvalidOption('options "subscribe" and "subscribePattern" exclude each other')
@@ -243,7 +234,7 @@ def _topics(given: Given, transport: ReadFrom) -> tuple[frozenset[str] | None, s
         if "" in topics:
             raise InvalidOption(f'option "subscribe" is {names[:80]!r}: a topic between its commas is blank')
         return topics, ".*"
-    if transport is ReadFrom.BROKERS and pattern is None:
+    if pattern is None and not is_journal:
         raise InvalidOption('from=brokers needs option "subscribe", topics with commas between, or "subscribePattern"')
     if pattern is not None:
         try:

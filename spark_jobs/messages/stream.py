@@ -27,12 +27,27 @@ _NOTHING: Final = Cut({}, {})
 _log = logging.getLogger(__name__)
 
 
-class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LimitedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One query's source. Spark calls it on the driver, by one thread; `read` on the workers."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the API's name
+        limit = self._options.offsets_max
+        return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task. Raises DataLost, JournalError, MetaError."""
+        return read_messages(partition, self._options, self._columns)
+
+
+class MessageStream(LimitedStream):
+    """Messages from brokers."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        super().__init__(options, columns)
         self._cluster: Cluster | None = None
         self._cut = _NOTHING  # as last asked for
         self._last: dict[PartitionId, int] | None = None  # where the query ends, with Trigger.AvailableNow
@@ -44,10 +59,6 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query begins. Raises MetaError, ZooKeeperError."""
         self._cut = self._connected().cut(self._options.selection)
         return as_json(starting_offsets(self._options, self._connected(), self._cut))
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the API's name
-        limit = self._options.offsets_max
-        return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the API's name
         """Fix where the query will end. Raises MetaError, ZooKeeperError."""
@@ -93,10 +104,6 @@ class MessageStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._report_gone(absent)
             del wanted[absent]
         return [*fetch_tasks(self._cut, {name: begins.get(name, 0) for name in wanted}, wanted, self._options)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one task. Raises DataLost, MetaError."""
-        return read_messages(partition, self._options, self._columns)
 
     def stop(self) -> None:
         if self._cluster is not None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from spark_jobs.messages.options import InvalidOption, ReadFrom, read_options
+from spark_jobs.messages.options import InvalidOption, read_options
 
 JOURNAL = {"path": "/data"}
 BROKERS = {"zookeeper": "127.0.0.1:2181", "subscribe": "orders"}
@@ -14,7 +14,7 @@ BROKERS = {"zookeeper": "127.0.0.1:2181", "subscribe": "orders"}
 def test_offsets_by_partition_and_their_defaults() -> None:
     places = {"orders": {"0-0": 1024, "0-1": -2, "1-0": -1}}
     given = read_options(BROKERS | {"startingOffsets": json.dumps(places)}, is_stream=False)
-    assert given.transport is ReadFrom.BROKERS
+    assert given.cluster is not None
     assert isinstance(given.start, Mapping)
     assert (given.start["orders", "0-0"], given.start["orders", "0-1"]) == (1024, 0)
     assert given.start["orders", "1-0"] > 2**60
@@ -25,7 +25,7 @@ def test_a_stream_starts_at_the_end_and_a_batch_at_the_beginning() -> None:
     assert read_options(BROKERS, is_stream=True).start == "latest"
     assert read_options(JOURNAL, is_stream=False).start == "earliest"
     assert read_options({"paths": '["/a", "/b"]'}, is_stream=False).paths == ("/a", "/b")
-    assert read_options({"from": "JOURNAL", "path": "/a"}, is_stream=False).transport is ReadFrom.JOURNAL
+    assert read_options({"from": "JOURNAL", "path": "/a"}, is_stream=False).cluster is None
 
 
 def test_a_cluster_by_its_brokers_with_tls_and_a_login() -> None:
