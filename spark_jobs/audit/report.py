@@ -1,6 +1,6 @@
 """The result of an audit. Pure values: safe to keep, to compare, to send and to print."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Final
 
@@ -145,7 +145,6 @@ class AuditReport:
 
     def as_json(self) -> dict[str, object]:
         """Return plain values: the output of `metaq audit --json`."""
-        totals = self.totals
         return {
             "path": self.path,
             "holds": self.holds,
@@ -161,7 +160,7 @@ class AuditReport:
                 }
                 for one in self.evidence
             ],
-            "totals": {name: getattr(totals, name) for name in totals.__slots__},
+            "totals": asdict(self.totals),
             "checks": [
                 {
                     "name": check.name,
@@ -173,10 +172,7 @@ class AuditReport:
                     "unproven": check.unproven,
                     "counts": check.counts,
                     "unknown": list(check.unknown),
-                    "examples": [
-                        {"problem": one.problem, "lsn": one.lsn, "subject": one.subject, "detail": one.detail}
-                        for one in check.examples
-                    ],
+                    "examples": [asdict(one) for one in check.examples],
                 }
                 for check in self.checks
             ],

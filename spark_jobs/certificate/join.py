@@ -129,13 +129,15 @@ class JoinedSides:
             self.rows.groupBy("in_scope", "class", "source").agg(F.count("*").alias(COUNTS[0]), *sums).collect()
         )
 
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Return transactions, branches, messages and rows of each class, of what is in scope."""
-        return self._by_class(in_scope=True)
-
-    def counts_before(self) -> dict[str, dict[str, int]]:
-        """Return the same of what is older than the time asked for, by the clocks of the brokers that wrote it."""
-        return self._by_class(in_scope=False)
+    def counts(self, *, in_scope: bool = True) -> dict[str, dict[str, int]]:
+        """Return transactions, branches, messages and rows of each class. *in_scope* False: of what is older than the
+        time asked for, by the clocks of the brokers that wrote it."""
+        found = {name: dict.fromkeys(COUNTS, 0) for name in CLASSES}
+        for row in self._tallies:
+            if row["in_scope"] is in_scope:
+                for count in COUNTS:
+                    found[row["class"]][count] += int(row[count] or 0)
+        return found
 
     def sources(self) -> list[dict[str, Any]]:
         """Return the number of transactions in scope by class and by source of the database's side."""
@@ -229,17 +231,9 @@ class JoinedSides:
                 found += [(str(info.marker), names[value]) for value in now]
         return self._spark.createDataFrame(found, "marker string, gtrid string") if found else None
 
-    def _by_class(self, *, in_scope: bool) -> dict[str, dict[str, int]]:
-        found = {name: dict.fromkeys(COUNTS, 0) for name in CLASSES}
-        for row in self._tallies:
-            if row["in_scope"] is in_scope:
-                for count in COUNTS:
-                    found[row["class"]][count] += int(row[count] or 0)
-        return found
-
     def accounts(self) -> list[dict[str, Any]]:
         """Return what was counted by classes, and the same counted at its source."""
-        classes, before = self.counts(), self.counts_before()
+        classes, before = self.counts(), self.counts(in_scope=False)
 
         def total(count: str) -> int:
             return sum(one[count] for by_class in (classes, before) for one in by_class.values())

@@ -52,19 +52,13 @@ def page(envelope: dict[str, Any]) -> str:
         f"<p>Database {_text(database['place'])}, decision table <code>{_text(database['decision_table'])}</code>, one "
         f"snapshot at WAL {_text(database['wal_lsn'])}, {_text(database['read_at'])}.</p>",
         _table(("marker", "rows", "names"), [(m["column"], m["rows"], m["names"]) for m in database["markers"]]),
-        *_coordinators(one["coordinators"]),
+        *_section("Coordinators' logs", one["coordinators"]),
         *(_broker(broker) for broker in brokers),
     ]
     for name in (*BROKEN, "in doubt", "unknown"):
         if found := one["examples"].get(name):
-            columns = tuple(found[0])
-            parts += [
-                f"<h2>{_text(name)}: the first {len(found)}</h2>",
-                _table(columns, [tuple(e[c] for c in columns) for e in found]),
-            ]
-    if one["consumers"]:
-        columns = tuple(one["consumers"][0])
-        parts += ["<h2>Consumers</h2>", _table(columns, [tuple(e[c] for c in columns) for e in one["consumers"]])]
+            parts += _section(f"{_text(name)}: the first {len(found)}", found)
+    parts += _section("Consumers", one["consumers"])
     parts += ["<h2>Not proven</h2>", "<ul>", *(f"<li>{_text(line)}</li>" for line in one["not_proven"]), "</ul>"]
     head = f'<meta charset="utf-8"><title>metaq certificate</title><style>{_STYLE}</style>'
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
@@ -83,11 +77,9 @@ def _broker(broker: dict[str, Any]) -> str:
     return f"{title}<p>{_text(broker['sentence'])}</p>{_table(('LSN', 'claim', 'by'), rows)}"
 
 
-def _coordinators(logs: list[dict[str, Any]]) -> list[str]:
-    if not logs:
-        return []
-    columns = tuple(logs[0])
-    return ["<h2>Coordinators' logs</h2>", _table(columns, [tuple(log[c] for c in columns) for log in logs])]
+def _section(title: str, rows: list[dict[str, Any]]) -> list[str]:
+    """Return a section with a table of *rows*; none without them."""
+    return [f"<h2>{title}</h2>", _table(tuple(rows[0]), [tuple(row.values()) for row in rows])] if rows else []
 
 
 def _signature(signature: dict[str, Any] | None, refused: list[str]) -> str:
@@ -100,11 +92,8 @@ def _signature(signature: dict[str, Any] | None, refused: list[str]) -> str:
 
 def _table(heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
     head = "".join(f"<th>{_text(one)}</th>" for one in heads)
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{_cells(row)}</tr>' for row in rows)}</table>"
-
-
-def _cells(row: tuple[Any, ...]) -> str:
-    return "".join(map(_cell, row))
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def _cell(value: object) -> str:

@@ -90,7 +90,7 @@ def _not_proven(sides: JoinedSides, classes: dict[str, dict[str, int]]) -> Itera
     if classes["unknown"]["transactions"]:
         unknown = classes["unknown"]["transactions"]
         yield f"{unknown:,} transactions are unknown: nothing is left that tells what one side did"
-    before = sides.counts_before()
+    before = sides.counts(in_scope=False)
     if older := sum(one["transactions"] for one in before.values()):
         apart = (
             ", ".join(f"{count:,} {name}" for name, count in came_apart(before).items()) or "none of them came apart"
