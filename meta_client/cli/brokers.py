@@ -22,7 +22,7 @@ from meta_client.operations.placement import brokers_of
 from meta_client.operations.text import tell
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import Stats
-from zk.brokers.cluster import BrokerEntry, known_broker_ids, read_brokers
+from zk.brokers.cluster import BrokerEntry, known_broker_ids
 
 STATS_TIMEOUT_S = 5.0
 NOT_SERVED: Final = 1  # exit status: a known master does not take writes, or nobody can tell
@@ -42,29 +42,19 @@ def brokers(zk: str, as_json: bool) -> None:
     Exit status 1: a master is away, silent, refusing or full, or a node in ZooKeeper can't be read.
     """
     with connected(zk) as client:
-        if client.is_direct:
-            _print_direct(client, as_json=as_json)
-            return
-        entries = read_brokers(client.session)
+        is_direct = client.is_direct  # of ZooKeeper's part nothing is known then
+        entries = brokers_of(client)
         rows: list[dict[str, object]] = []
-        for broker_id in sorted(entries.keys() | known_broker_ids(client.session)):
-            entry, node = entries.get(broker_id, BrokerEntry()), replication_node(client, broker_id)
+        for broker_id in sorted(entries.keys() | (set() if is_direct else known_broker_ids(client.session))):
+            entry = entries.get(broker_id, BrokerEntry())
+            node = None if is_direct else replication_node(client, broker_id)
             rows += rows_of(broker_id, entry, _replication_of(client, broker_id, entry), node)
             if entry.master is None:
                 tell(f"error: {absence(broker_id, entry, node)}")
-        print_rows(rows, as_json=as_json, empty="no broker is registered")
-        if client.session.malformed.found or any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):
+        print_rows(rows, as_json=as_json, empty="no broker answers" if is_direct else "no broker is registered")
+        has_skipped = not is_direct and bool(client.session.malformed.found)
+        if has_skipped or any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):
             click.get_current_context().exit(NOT_SERVED)
-
-
-def _print_direct(client: Client, *, as_json: bool) -> None:
-    """Print what the named masters say; ZooKeeper's part is unknown."""
-    rows: list[dict[str, object]] = []
-    for broker_id, entry in sorted(brokers_of(client).items()):
-        rows += rows_of(broker_id, entry, _replication_of(client, broker_id, entry), None)
-    print_rows(rows, as_json=as_json, empty="no broker answers")
-    if any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):
-        click.get_current_context().exit(NOT_SERVED)
 
 
 def _replication_of(client: Client, broker_id: int, entry: BrokerEntry) -> ReplicationReport | None:
