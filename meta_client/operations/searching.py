@@ -12,11 +12,10 @@ from meta_client.errors import BrokerAway, NotSupported
 from meta_client.net.calls import checked_broker, wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
-from meta_client.net.transport import Transport
 from meta_client.operations.positions import ask_range
 from meta_client.operations.progress import Progress
 from meta_client.operations.reading import read_from
-from meta_client.protocol.answers import Found, parse_found
+from meta_client.protocol.answers import parse_found
 from meta_client.protocol.id_layout import broker_of, time_ms_of
 from meta_client.protocol.limits import FIND_MATCHES_MAX
 from meta_client.protocol.requests import Find
@@ -68,6 +67,24 @@ def search_partition(
     is_metaq = capabilities.metaq_version is not None
     if is_metaq and wanted.message_id is not None and broker_of(wanted.message_id) != partition.broker_id:
         return  # the ids of a metaq broker are all its own
+
+    def search_there(criterion: bytes | int, offset: int) -> Iterator[ReceivedMessage]:
+        """Yield the broker's matches, each read at its offset. May request more than is consumed."""
+        while True:
+            count = min(matches_max, FIND_MATCHES_MAX)
+            request = Find(topic, partition.number, offset, count, criterion, next_opaque())
+            reply = connection.submit(request)
+            found = parse_found(wait_result(reply, ANSWER_TIMEOUT_S, f"find in {what} from {offset} on").message)
+            for place in found.matches:
+                message = next(read_from(client, topic, partition, url, place.offset, place.bytes), None)
+                if message is not None and message.offset == place.offset:  # else it was deleted in between
+                    yield message
+            if found.next_offset >= found.end:
+                return
+            offset = found.next_offset
+            progress.expect(found.end)
+            progress.at(offset)
+
     start = 0
     if wanted.since_ms is not None:
         found = ask_range(connection, topic, partition, wanted.since_ms)
@@ -79,9 +96,7 @@ def search_partition(
         if wanted.on_wire is None:
             searched = read_from(client, topic, partition, url, start)
         elif EXTENSION in capabilities.extensions:
-            searched = _search_there(
-                client, connection, topic, partition, url, wanted.on_wire, start, matches_max, progress
-            )
+            searched = search_there(wanted.on_wire, start)
         else:
             click.echo(f"warning: {url} can't search: {what} is read here, message by message", err=True)
             searched = _reported(read_from(client, topic, partition, url, start), progress.at)
@@ -98,34 +113,3 @@ def _reported(messages: Iterator[ReceivedMessage], tell: Callable[[int], None]) 
     for message in messages:
         tell(message.offset)
         yield message
-
-
-def _search_there(
-    client: Client,
-    connection: Transport,
-    topic: str,
-    partition: Partition,
-    url: BrokerUrl,
-    wanted: bytes | int,
-    offset: int,
-    matches_max: int,
-    progress: Progress,
-) -> Iterator[ReceivedMessage]:
-    """Yield the broker's matches, each read at its offset. May request more than is consumed."""
-    while True:
-        request = Find(topic, partition.number, offset, min(matches_max, FIND_MATCHES_MAX), wanted, next_opaque())
-        found = _find(connection, request, partition)
-        for place in found.matches:
-            message = next(read_from(client, topic, partition, url, place.offset, place.bytes), None)
-            if message is not None and message.offset == place.offset:  # else it was deleted in between
-                yield message
-        if found.next_offset >= found.end:
-            return
-        offset = found.next_offset
-        progress.expect(found.end)
-        progress.at(offset)
-
-
-def _find(connection: Transport, request: Find, partition: Partition) -> Found:
-    what = f"find in {request.topic}/{partition} from {request.offset} on"
-    return parse_found(wait_result(connection.submit(request), ANSWER_TIMEOUT_S, what).message)
