@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
+from enum import Enum
 from queue import Empty, SimpleQueue
 
 from meta_client.consumer.config import ConsumerConfig
@@ -26,12 +27,12 @@ RETRY_S = 1.0  # after ZooKeeper, or the store of offsets, failed
 _log = logging.getLogger(__name__)
 
 
-class _Stop:
-    pass
+class _Told(Enum):
+    STOP = "close() was called"
+    RESET = "an offset was reset: it has to be stored before its partition is delivered"
 
 
-class _Reset:
-    """An offset was reset: it has to be stored before its partition is delivered."""
+_Event = ChildrenChanged | SessionEvent | _Told
 
 
 class AssignedMember:
@@ -54,11 +55,11 @@ class AssignedMember:
         self._store = store
         self._subscriptions = subscriptions
         self._config = config
-        self._events: SimpleQueue[ChildrenChanged | SessionEvent | _Reset | _Stop] = SimpleQueue()
+        self._events: SimpleQueue[_Event] = SimpleQueue()
         self._watches = ChildrenWatches(session, self._events.put)
         self._are_brokers_stale = True
         self._commit_at = time.monotonic() + config.commit_period_s
-        fetcher.on_reset = lambda: self._events.put(_Reset())
+        fetcher.on_reset = lambda: self._events.put(_Told.RESET)
         self._thread = threading.Thread(target=self._run, name="metaq assigned", daemon=True)
 
     def start(self) -> None:
@@ -70,7 +71,7 @@ class AssignedMember:
 
     def close(self) -> None:
         """Stop delivery and store progress."""
-        self._events.put(_Stop())
+        self._events.put(_Told.STOP)
         if self._thread.is_alive():
             self._thread.join()
         self._watches.stop()
@@ -95,7 +96,7 @@ class AssignedMember:
             if time.monotonic() >= self._commit_at:
                 self._commit()
 
-    def _next_event(self) -> ChildrenChanged | SessionEvent | _Reset | _Stop | None:
+    def _next_event(self) -> _Event | None:
         wait_s = min(max(0.001, self._commit_at - time.monotonic()), threading.TIMEOUT_MAX)
         try:
             return self._events.get(
@@ -104,11 +105,11 @@ class AssignedMember:
         except Empty:
             return None
 
-    def _handle(self, event: ChildrenChanged | SessionEvent | _Reset | _Stop | None) -> bool:
+    def _handle(self, event: _Event | None) -> bool:
         match event:
-            case _Stop():
+            case _Told.STOP:
                 return False
-            case _Reset():
+            case _Told.RESET:
                 self._commit_at = 0.0
             case ChildrenChanged() | SessionEvent(SessionState.CONNECTED):
                 self._are_brokers_stale = True

@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import Enum
 from queue import Empty, SimpleQueue
 
 from meta_client.consumer.config import ConsumerConfig
@@ -37,9 +38,10 @@ GATHER_S = 0.01  # wait for more owners to release, once one has
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    pass
+class _Told(Enum):
+    STOP = "close() was called"
+    RESET = "an offset was reset: it has to be stored before its partition is delivered"
+    RETURNED = "the listener of a withdrawn partition has returned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,6 @@ class _Session:
 
     event: SessionEvent
     pauses: int
-
-
-class _Reset:
-    """An offset was reset: it has to be stored before its partition is delivered."""
-
-
-class _Returned:
-    """The listener of a withdrawn partition has returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +61,7 @@ class _Stale:
     epoch_seen: int
 
 
-_Event = _Stale | ChildrenChanged | _Session | _Reset | _Returned | _Stop
+_Event = _Stale | ChildrenChanged | _Session | _Told
 
 
 class GroupMember:
@@ -101,8 +95,8 @@ class GroupMember:
         self._rebalance_at = 0.0  # if one is due
         self._retry_s = RETRY_FIRST_S
         fetcher.on_stale = lambda request, seen: self._events.put(_Stale(request.key, request.epoch or 0, seen))
-        fetcher.on_returned = lambda: self._events.put(_Returned())
-        fetcher.on_reset = lambda: self._events.put(_Reset())
+        fetcher.on_returned = lambda: self._events.put(_Told.RETURNED)
+        fetcher.on_reset = lambda: self._events.put(_Told.RESET)
         self._commit_at = time.monotonic() + config.commit_period_s
         self._thread = threading.Thread(target=self._run, name=f"metaq {member.group} member", daemon=True)
 
@@ -118,7 +112,7 @@ class GroupMember:
         if self._started.cancel():  # its thread was not started, and will do nothing
             self._leave()
             return
-        self._events.put(_Stop())
+        self._events.put(_Told.STOP)
         self._thread.join()
 
     def cancel(self) -> None:
@@ -177,7 +171,7 @@ class GroupMember:
     def _handle(self, event: _Event | None) -> bool:
         """Handle one event; False to stop."""
         match event:
-            case _Stop():
+            case _Told.STOP:
                 return False
             case ChildrenChanged(path) if path in self._owner_folders:
                 self._hurry()
@@ -190,9 +184,9 @@ class GroupMember:
                         *(self._member.group, *key, epoch, epoch_seen),
                     )
                     self._drop_lost()
-            case _Reset():
+            case _Told.RESET:
                 self._commit_at = 0.0
-            case _Returned():
+            case _Told.RETURNED:
                 self._rebalance_at_once("listener returned")
             case _Session(SessionEvent(SessionState.CONNECTED, epoch), pauses):
                 self._is_connected = True
