@@ -10,11 +10,11 @@ from typing import Any, Final
 from journal.records.heuristics import WHY_BYTES_MAX, HeuristicDecision
 from journal.records.xid import XaKey
 from meta_client.console.diagnosis import apply_certain, put_on_record
-from meta_client.console.in_doubt import BranchFacts, OneBroker, branch_facts
+from meta_client.console.in_doubt import BranchFacts, branch_facts, branches_at
 from meta_client.console.reads import Unknown
 from meta_client.console.settings import ConsoleSettings
 from meta_client.operations.branch_text import ledger_row
-from meta_client.operations.branches import NoBranch, OnlineBranches
+from meta_client.operations.branches import NoBranch
 from meta_client.protocol.answers import BranchStatus
 
 
@@ -125,9 +125,7 @@ def carry_out(settings: ConsoleSettings, name: str, broker_id: int, key: XaKey, 
     found = branch_facts(settings.client, broker_id, key)
     if fingerprint(found) != seen or name not in actions_on(found):
         return Unknown("the branch is not as it was when this was confirmed: look again")
-    client = settings.client
-    url = client.topology.read_masters().get(broker_id)
-    branches = OnlineBranches(client, None if url is None else OneBroker(client.topology, broker_id, url))
+    branches = branches_at(settings.client, broker_id)
     if name == "forget":
         branches.forget(key, broker_id)
         return Done((f"forgotten: {key}",))

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from meta_client.client import Client
 from meta_client.console.page import Asked, NotHere, Rows, Values
@@ -19,8 +19,6 @@ from meta_client.operations.group_lag import FAULTS, Ends, faults, group_row, la
 from meta_client.operations.placement import away_brokers
 from zk.groups.listing import GroupListing, list_group, read_group_names
 from zk.tree.paths import is_name
-
-T = TypeVar("T")
 
 GROUPS_MAX: Final = 50  # of a page: each takes its own reads of ZooKeeper
 LIST_S: Final = 8.0

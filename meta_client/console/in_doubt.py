@@ -165,21 +165,14 @@ async def read_in_doubt(client: Client, reads: Reads) -> InDoubt | Unknown:
     urls = {broker_id: url for broker_id, url in masters.items() if url is not None}
     found = await reads.each(("in doubt",), urls, lambda broker_id: _listed(client, broker_id, urls[broker_id]), LIST_S)
     unknown = {broker_id: NO_MASTER for broker_id, url in masters.items() if url is None}
-    prepared: list[ListedBranch] = []
-    ledger: list[ListedBranch] = []
-    left_out: list[tuple[int, XaKey]] = []
-    for broker_id, one in found.items():
-        if isinstance(one, Unknown):
-            unknown[broker_id] = one.why
-            continue
-        prepared += one.prepared
-        ledger += one.ledger
-        left_out += one.left_out
+    unknown |= {broker_id: one.why for broker_id, one in found.items() if isinstance(one, Unknown)}
+    listed = [one for one in found.values() if not isinstance(one, Unknown)]
+    for one in listed:
         unknown |= one.unknown
     return InDoubt(
-        tuple(sorted(prepared, key=oldest_first)),
-        tuple(sorted(ledger, key=oldest_first)),
-        tuple(left_out),
+        tuple(sorted((branch for one in listed for branch in one.prepared), key=oldest_first)),
+        tuple(sorted((branch for one in listed for branch in one.ledger), key=oldest_first)),
+        tuple(name for one in listed for name in one.left_out),
         dict(sorted(unknown.items())),
     )
 
@@ -191,11 +184,9 @@ async def read_branch(client: Client, reads: Reads, broker_id: int, key: XaKey) 
 
 def branch_facts(client: Client, broker_id: int, key: XaKey) -> BranchFacts:
     """Ask a broker about one branch. Blocks. Raises MetaError, ZooKeeperError."""
-    url = client.topology.read_masters().get(broker_id)
-    directory = None if url is None else OneBroker(client.topology, broker_id, url)
-    branches = OnlineBranches(client, directory)
-    findings = [one for one in branches.findings() if one["key"] == str(key) and one["broker"] == broker_id]
-    finding = findings[0] if findings else None
+    branches = branches_at(client, broker_id)
+    findings = (one for one in branches.findings() if one["key"] == str(key) and one["broker"] == broker_id)
+    finding = next(findings, None)
     try:
         report = branches.show(key, broker_id)
     except XaError as error:
@@ -206,6 +197,12 @@ def branch_facts(client: Client, broker_id: int, key: XaKey) -> BranchFacts:
     if (why := unreadable_report(report)) is not None:
         raise RemoteProtocolError(f"broker {broker_id} tells of a branch what this version does not read: {why}")
     return BranchFacts(broker_id, key, report, BranchStatus(report["state"]), finding)
+
+
+def branches_at(client: Client, broker_id: int) -> OnlineBranches:
+    """Return the branches of one broker, if it is up, else of all. Raises ZooKeeperError."""
+    url = client.topology.read_masters().get(broker_id)
+    return OnlineBranches(client, None if url is None else OneBroker(client.topology, broker_id, url))
 
 
 def parse_branch(text: str) -> XaKey | None:
