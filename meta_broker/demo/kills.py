@@ -13,7 +13,7 @@ from typing import NamedTuple
 from meta_broker.demo.child_lines import RecoveryDone, Trapped, Work
 from meta_broker.demo.environment import Environment
 from meta_client.coordinator import TwoPhaseStep
-from meta_client.coordinator.recovery_policy import Action
+from meta_client.coordinator.recovery import Action
 
 TRAP_TIMEOUT_S = 30
 RECOVERY_TIMEOUT_S = 120

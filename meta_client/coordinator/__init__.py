@@ -10,7 +10,7 @@ so that no consumer sees a message before its row. What a crash leaves in doubt,
             connection.execute("INSERT INTO orders ...")
             producer.send("orders", b"...")
 
-Read: steps, recovery_policy, names, receipts -> log_origin, decision_log -> participants (demands on a side), postgres,
+Read: steps, names, receipts -> log_origin, decision_log -> participants (demands on a side), postgres,
 broker_codes, broker -> in_flight, phase_two (commits until it is done) -> background_recovery -> transaction
 -> recovery -> status (what was done) -> coordinator -> metrics.
 """

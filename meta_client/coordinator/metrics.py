@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from meta_client.admin.families import Family, MetricKind, Sample, SampleCollector
-from meta_client.coordinator.recovery_policy import Action
+from meta_client.coordinator.recovery import Action
 from meta_client.coordinator.status import CoordinatorStatus
 
 _LABELS: Final = ("coordinator",)

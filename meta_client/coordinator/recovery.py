@@ -7,6 +7,7 @@ other.
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from journal.records.xid import Xid
 from meta_client.coordinator.decision_log import DecisionLog
@@ -15,9 +16,15 @@ from meta_client.coordinator.in_flight import InFlight
 from meta_client.coordinator.participants import BranchEnd, Participant
 from meta_client.coordinator.phase_two import check_committed, commit_once
 from meta_client.coordinator.receipts import Receipts
-from meta_client.coordinator.recovery_policy import Action, action_for
 
 log = logging.getLogger(__name__)
+
+
+class Action(Enum):
+    """What recovery did to a transaction, or tried to."""
+
+    COMMIT = "commit"
+    ROLL_BACK = "roll back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +76,15 @@ def recover(
         sides = [[one for one in side if one in asked] for side in (databases, brokers)]
         reports = []
         for xid in decided | dict.fromkeys(holders, ""):
-            action = action_for(is_ours=decisions.name.owns(xid), is_in_flight=xid in seen, is_decided=xid in decided)
-            if action is Action.LEAVE:
+            if xid in seen or not decisions.name.owns(xid):  # its owner, or another coordinator, ends it
                 if decisions.name.is_namesake(xid):
                     log.warning("prepared branch of another log left alone xid=%s", xid)
                 continue
-            if action is Action.COMMIT:
+            if xid in decided:
                 report = _commit(xid, Receipts.parse(decided[xid]), sides, holders.get(xid, []))
                 if report.problem is None:
                     decisions.forget(xid)
-            else:
+            else:  # no durable decision, so no commit was sent: presumed abort
                 report = _roll_back(xid, holders[xid])
             if report.problem is None:
                 log.info("recovered %s", report)

@@ -6,8 +6,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from journal.records.xid import Xid
-from meta_client.coordinator.recovery import RecoveredTransaction
-from meta_client.coordinator.recovery_policy import Action
+from meta_client.coordinator.recovery import Action, RecoveredTransaction
 from meta_client.coordinator.steps import TwoPhaseStep
 
 
@@ -28,9 +27,6 @@ _OF_STEP: Final = {
     TwoPhaseStep.COMMITTED_DATABASE: TransactionEnd.LEFT,
     TwoPhaseStep.COMMITTED_BROKER: TransactionEnd.LEFT,
 }
-
-
-RECOVERIES: Final = (Action.COMMIT, Action.ROLL_BACK)
 
 
 class CoordinatorCounts(NamedTuple):
@@ -57,7 +53,7 @@ class Counter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = CoordinatorCounts(dict.fromkeys(TransactionEnd, 0), dict.fromkeys(RECOVERIES, 0), 0, 0)
+        self._counts = CoordinatorCounts(dict.fromkeys(TransactionEnd, 0), dict.fromkeys(Action, 0), 0, 0)
         self._hazards: set[Xid] = set()
 
     def ended(self, last: TwoPhaseStep | None) -> None:

@@ -21,8 +21,7 @@ from meta_client.coordinator.in_flight import InFlight
 from meta_client.coordinator.names import LogName
 from meta_client.coordinator.participants import BranchEnd, Participant
 from meta_client.coordinator.phase_two import Closing
-from meta_client.coordinator.recovery import RecoveredTransaction, recover
-from meta_client.coordinator.recovery_policy import Action
+from meta_client.coordinator.recovery import Action, RecoveredTransaction, recover
 from meta_client.coordinator.status import Counter
 from meta_client.coordinator.transaction import CoordinatedTransaction, Shared
 from tests.model.playing import Counted, play

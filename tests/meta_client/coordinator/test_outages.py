@@ -13,7 +13,7 @@ import pytest
 from journal.records.xid import Xid
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator import Coordinator, CoordinatorClosed, CoordinatorError, PrepareFailed, TwoPhaseStep
-from meta_client.coordinator.recovery_policy import Action
+from meta_client.coordinator.recovery import Action
 from meta_client.errors import SendFailed
 from meta_client.producer.producer import Producer
 from tests.fixtures.postgres import Database

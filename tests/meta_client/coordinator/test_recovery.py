@@ -12,7 +12,7 @@ from journal.records.xid import Xid
 from meta_client.coordinator import Coordinator, RecoveredTransaction, TwoPhaseStep
 from meta_client.coordinator.errors import CopiedLog
 from meta_client.coordinator.names import BROKER, DATABASE, branch
-from meta_client.coordinator.recovery_policy import Action
+from meta_client.coordinator.recovery import Action
 from tests.fixtures.forked import start_module
 from tests.meta_client.coordinator.conftest import World
 from tests.meta_client.coordinator.test_coordinator import COMMIT_STEPS

@@ -8,7 +8,6 @@ from journal.errors import InvalidRecord
 from journal.records.xid import GTRID_BYTES_MAX, Xid
 from meta_client.coordinator.names import InvalidCoordinatorName, LogName, new_nonce
 from meta_client.coordinator.receipts import Receipts
-from meta_client.coordinator.recovery_policy import Action, action_for
 from meta_client.coordinator.steps import NEXT, UNDECIDED_STEPS, TwoPhaseStep, next_step
 
 DECIDED_STEPS = frozenset(TwoPhaseStep) - UNDECIDED_STEPS - {TwoPhaseStep.ROLLED_BACK}
@@ -54,17 +53,6 @@ def test_a_broker_commits_after_the_database() -> None:
     assert [step for step in TwoPhaseStep if TwoPhaseStep.COMMITTED_BROKER in NEXT[step]] == [
         TwoPhaseStep.COMMITTED_DATABASE
     ]
-
-
-@pytest.mark.parametrize(("is_ours", "is_in_flight", "is_decided"), list(itertools.product((True, False), repeat=3)))
-def test_recovery_commits_what_was_decided_and_touches_only_its_own(
-    is_ours: bool, is_in_flight: bool, is_decided: bool
-) -> None:
-    action = action_for(is_ours=is_ours, is_in_flight=is_in_flight, is_decided=is_decided)
-    if not is_ours or is_in_flight:
-        assert action is Action.LEAVE
-    else:
-        assert action is (Action.COMMIT if is_decided else Action.ROLL_BACK)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a:b", "a.b", "a b", "é", "x" * 33])
