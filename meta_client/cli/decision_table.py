@@ -1,7 +1,6 @@
 """`metaq txn init` and `metaq txn resolver`: the table that decides about messages, and what acts on it."""
 
 import contextlib
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import click
 
 from meta_client.batches.finishing import BatchCounts, BatchFinisher
 from meta_client.cli.options import connected
-from meta_client.cli.output import admin_port_option, age_option, confirm, json_option, zk_option
+from meta_client.cli.output import admin_port_option, age_option, confirm, json_option, print_counts, zk_option
 from meta_client.client import Client
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from meta_client.operations.option_types import Seconds
@@ -223,11 +222,7 @@ def raised_again() -> Iterator[Callable[[], None]]:
 
 
 def _show(counts: Counts, batches: BatchCounts, *, as_json: bool) -> None:
-    shown = asdict(counts) | batches._asdict()
-    if as_json:
-        click.echo(json.dumps(shown))
-    else:
-        click.echo(" ".join(f"{name}={count}" for name, count in shown.items()))
+    print_counts(asdict(counts) | batches._asdict(), as_json=as_json)
 
 
 def _brokers(client: Client, name: TableName) -> Brokers:

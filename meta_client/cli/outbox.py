@@ -11,7 +11,7 @@ import click
 
 from meta_client.cli.decision_table import database_option, raised_again
 from meta_client.cli.options import connected
-from meta_client.cli.output import admin_port_option, confirm, json_option, print_rows, zk_option
+from meta_client.cli.output import admin_port_option, confirm, json_option, print_counts, print_rows, zk_option
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from meta_client.operations.option_types import Parsed, Seconds, parse_expected
 from meta_client.operations.text import age_text, printable, tell
@@ -157,9 +157,7 @@ def _run_passes(moving: "Relay", *, once: bool, as_json: bool) -> None:
             is_over = once and not again
             if moving.counts != shown and (is_over or time.monotonic() >= show_at):
                 shown, show_at = moving.counts, time.monotonic() + 1.0
-                counts = asdict(shown)
-                words = " ".join(f"{name}={count}" for name, count in counts.items())
-                click.echo(json.dumps(counts) if as_json else words)
+                print_counts(asdict(shown), as_json=as_json)
             if is_over:
                 return
             if not again:

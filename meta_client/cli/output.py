@@ -91,6 +91,11 @@ def print_rows(
             click.echo("  ".join(cells).rstrip(), err=err)
 
 
+def print_counts(counts: Mapping[str, int], *, as_json: bool) -> None:
+    """Print *counts* in a line."""
+    click.echo(json.dumps(counts) if as_json else " ".join(f"{name}={count}" for name, count in counts.items()))
+
+
 def _cell(value: object) -> str:
     """Return an untrusted value as one line, without terminal control characters. Never cut: identifiers must be
     complete to be pasted."""
