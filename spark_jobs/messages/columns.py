@@ -18,6 +18,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_jobs.source.schemas import arrow_type
+
 HEADERS: Final = "headers"
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _TYPES: Final[dict[str, DataType]] = {
@@ -31,13 +33,6 @@ _TYPES: Final[dict[str, DataType]] = {
     "xid": StringType(),  # the transaction that published it, from a journal; null outside of one, and from brokers
     "error": StringType(),  # why key and payload could not be decoded; payload is the stored data part then
     HEADERS: ArrayType(_HEADER),  # the trace context, `traceparent`, if it has one
-}
-_ARROW: Final[dict[str, pa.DataType]] = {
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "id": pa.int64(),
-    "payload": pa.binary(),
-    HEADERS: pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
 }
 DECODED: Final = frozenset({"key", "payload", "error", HEADERS})  # columns that need the data part
 
@@ -64,4 +59,4 @@ def wanted_columns(schema: StructType) -> tuple[str, ...]:
 
 def arrow_fields(columns: tuple[str, ...]) -> pa.Schema:
     """Return the Arrow schema of *columns*, as Spark expects it."""
-    return pa.schema([pa.field(name, _ARROW.get(name, pa.string())) for name in columns])
+    return pa.schema([pa.field(name, arrow_type(_TYPES[name])) for name in columns])

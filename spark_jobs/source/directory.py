@@ -53,6 +53,11 @@ class SegmentSlice:
     sha256: str = ""
 
 
+def missing_slice(base: int, end: int, reason: str) -> SegmentSlice:
+    """Return a slice without a file."""
+    return SegmentSlice(base, end, 0, False, (MissingRange(base, end, reason),))
+
+
 def plan_directory(path: Path) -> list[SegmentSlice]:
     """Return slices of the journal in *path*, in LSN order without gaps: a missing segment is a slice without a file.
 
@@ -78,8 +83,7 @@ def _slices(path: Path, bases: list[int]) -> list[SegmentSlice]:
     owner: JournalIdentity | None = None
     for index, base in enumerate(bases):
         if slices and slices[-1].end < base:
-            hole = MissingRange(slices[-1].end, base, "a segment is missing")
-            slices.append(SegmentSlice(hole.lsn, hole.end, 0, False, (hole,)))
+            slices.append(missing_slice(slices[-1].end, base, "a segment is missing"))
         header, size = _read_header(path, base)
         known: list[MissingRange] = []
         end = base + size

@@ -17,7 +17,7 @@ from journal.errors import StorageFailed
 from journal.wal.segments import SEGMENT_BYTES_MAX, JournalIdentity, segment_name
 from journal.wal.storage import DirectoryStorage
 from journal.wal.storage_file import DirectoryFile, StorageFile
-from spark_jobs.source.directory import LSN_MAX, MissingRange, SegmentSlice, plan_directory
+from spark_jobs.source.directory import LSN_MAX, MissingRange, SegmentSlice, missing_slice, plan_directory
 
 JournalLocation = Path | str  # a directory, or a URL
 
@@ -83,14 +83,13 @@ def _plan_archive(url: str) -> list[SegmentSlice]:
         if each.size > SEGMENT_BYTES_MAX or each.end > LSN_MAX:
             raise StorageFailed(f"{url}/{NAME} lists {each.name} with {each.size} bytes: no segment is so large")
         if slices and slices[-1].end < each.base:
-            hole = MissingRange(slices[-1].end, each.base, "a segment is missing")
-            slices.append(SegmentSlice(hole.lsn, hole.end, 0, False, (hole,)))
+            slices.append(missing_slice(slices[-1].end, each.base, "a segment is missing"))
         # None is the last one that was written: all of each was fsynced.
         if each.name in names:
             slices.append(SegmentSlice(each.base, each.end, each.size, False, sha256=each.sha256))
         else:
-            lost = MissingRange(each.base, each.end, f"{each.name} is listed in {NAME}, and is not there")
-            slices.append(SegmentSlice(each.base, each.end, 0, False, (lost,)))
+            lost = f"{each.name} is listed in {NAME}, and is not there"
+            slices.append(missing_slice(each.base, each.end, lost))
     if not slices:
         raise StorageFailed(f"{url}: holds no segment: name an archive that has some")
     return slices

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     DataType,
     LongType,
@@ -159,6 +160,8 @@ def arrow_type(data_type: DataType) -> pa.DataType:
             return pa.int64()
         case StringType():
             return pa.string()
+        case BinaryType():
+            return pa.binary()
         case BooleanType():
             return pa.bool_()
         case TimestampType():
