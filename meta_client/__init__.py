@@ -4,8 +4,8 @@ Read: protocol/ (pure: the wire) -> errors -> net/ (connections) -> metadata/ (b
 producer/ (batches, local transactions, XA branches) -> consumer/ (with its offset stores and dead letters) -> client
 (entry point) -> operations/ -> cli/. coordinator/ is built on a producer, transactions/ (a row and a message, decided
 by the database) on both, batches/ (Spark's micro-batches) on all three. admin/ serves metrics and health of any
-process. operations/ has what operators ask and do, console/ a web page for it. aio/ is the same for asyncio, with the
-same rules over its own sockets and timers.
+process. own_journal: what coordinators and dead letters keep on disk. operations/ has what operators ask and do,
+console/ a web page for it. aio/ is the same for asyncio, with the same rules over its own sockets and timers.
 """
 
 from typing import TYPE_CHECKING, Any
