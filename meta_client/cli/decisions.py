@@ -18,11 +18,10 @@ def is_decided(directory: Path, xid: Xid) -> bool:
     Raises NoVerdict, and the errors of read_decisions.
     """
     said = read_decisions(directory)
-    name = said.name
-    if not name.owns(xid):
+    if not said.name.owns(xid):
         raise NoVerdict(
-            f"{directory} is the log of coordinator {name.prefix.decode().rstrip('.')}, which did not begin {xid}, so "
-            f"it does not tell how to end it: name the log whose coordinator did"
+            f"{directory} is the log of coordinator {said.name.label}, which did not begin {xid}, so it does not tell "
+            f"how to end it: name the log whose coordinator did"
         )
     if branch(xid, b"") in said.unfinished:
         return True

@@ -46,9 +46,14 @@ class LogName:
             raise InvalidCoordinatorName(f"{self.birth!r} is not 8 hexadecimal digits")
 
     @property
+    def label(self) -> str:
+        """How people are told which coordinator's log this is."""
+        return f"{self.name}.{self.birth}"
+
+    @property
     def prefix(self) -> bytes:
         """Prefix of this log's gtrids, and of no other's."""
-        return f"{self.name}.{self.birth}.".encode()
+        return f"{self.label}.".encode()
 
     @property
     def cluster(self) -> str:

@@ -132,12 +132,12 @@ def cases_of(found: Evidence, now_ms: int, age_s: float) -> list[Case]:
                 one.at_brokers.setdefault((broker_id, database.table.key(row.gtrid, broker_id)))
     for log in found.logs:
         for xid in log.unfinished:
-            case_for(Owner.LOG, log.name.prefix.decode().rstrip("."), xid)
+            case_for(Owner.LOG, log.name.label, xid)
         for xid, _, at in decided_places(log.unfinished):
-            case_for(Owner.LOG, log.name.prefix.decode().rstrip("."), xid).at_brokers.setdefault(at)
+            case_for(Owner.LOG, log.name.label, xid).at_brokers.setdefault(at)
     for database, xact in _prepared(found):
         if xact.xid.bqual == DATABASE and (name := log_of(xact.xid)) is not None:
-            case_for(Owner.LOG, name.prefix.decode().rstrip("."), xact.xid).xacts.append((database, xact))
+            case_for(Owner.LOG, name.label, xact.xid).xacts.append((database, xact))
             continue
         for one in gathered.values():  # join a foreign transaction's branches by their global part
             if one.owner is Owner.FOREIGN and (one.xid.format_id, one.xid.gtrid) == (

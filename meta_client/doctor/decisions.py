@@ -42,7 +42,7 @@ def owner_of(at: BranchAt) -> tuple[Owner, str]:
         if key.qualifier == name.qualifier and name.gtrid_of(key.xid, broker_id) is not None:
             return Owner.TABLE, table_id
     if key.xid.bqual == BROKER and (log := log_of(key.xid)) is not None:
-        return Owner.LOG, log.prefix.decode().rstrip(".")
+        return Owner.LOG, log.label
     if key.qualifier == QUALIFIER and (batch := BatchName.of(key.xid)) is not None:
         return Owner.BATCH, batch.query
     return Owner.FOREIGN, key.qualifier
@@ -121,7 +121,7 @@ def _may_write(sessions: tuple[OpenSession, ...], age_s: float) -> OpenSession |
 
 
 def _by_log(name: str, xid: Xid, logs: tuple[LogEvidence, ...]) -> OwnerDecision:
-    named = [log for log in logs if log.name.prefix.decode().rstrip(".") == name]
+    named = [log for log in logs if log.name.label == name]
     if not named:
         return OwnerDecision(
             OwnerAnswer.SILENT, f"the decision log of coordinator {name} was not given, or could not be read"

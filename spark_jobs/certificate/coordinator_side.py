@@ -86,7 +86,7 @@ class CoordinatorLogs:
         """Return each log as a certificate names it."""
         return [
             {
-                "coordinator": label(log.name.prefix),
+                "coordinator": log.name.label,
                 "directory": str(directory),
                 "first_lsn": log.start,
                 "end_lsn": log.end,
@@ -121,8 +121,3 @@ class CoordinatorLogs:
 def _broker(receipts: Receipts) -> tuple[int, ...] | None:
     number = receipts.broker.partition("/")[0]
     return (int(number),) if _BROKER.fullmatch(number) else None
-
-
-def label(prefix: bytes) -> str:
-    """Return the name of the coordinator whose gtrids begin with *prefix*."""
-    return prefix.decode().rstrip(".")
