@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -98,28 +98,6 @@ def reconcile(
     done.
     """
     since_ms = 0 if since is None else time_ms(since)
-    found = _run(url, since_ms, directories, markers, offsets, zk, limit, master, settings)
-    if as_json:
-        click.echo(json.dumps(found))
-    else:
-        from spark_jobs.reconciliation.text import lines
-
-        for line in lines(found):
-            click.echo(line)
-    raise SystemExit(1 if found["needs_person"] else 0)
-
-
-def _run(
-    url: str,
-    since_ms: int,
-    directories: tuple[Path, ...],
-    markers: tuple[str, ...],
-    offsets: str | None,
-    zk: str | None,
-    limit: int,
-    master: str,
-    settings: Mapping[str, str],
-) -> dict[str, Any]:
     try:
         from spark_jobs.certificate.database import DatabaseProblem, Marker
         from spark_jobs.certificate.join import JoinRequest
@@ -137,4 +115,12 @@ def _run(
                 brokers = frozenset(known_broker_ids(client.session))
                 facts = ClusterFacts(read_generations(client.session), brokers)
         with started_spark("reconcile", master, settings) as spark:
-            return reconciled(spark, request, facts, limit, progress_of("reconcile"))
+            found = reconciled(spark, request, facts, limit, progress_of("reconcile"))
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        from spark_jobs.reconciliation.text import lines
+
+        for line in lines(found):
+            click.echo(line)
+    raise SystemExit(1 if found["needs_person"] else 0)
