@@ -1,12 +1,13 @@
-"""A journal that a client keeps for itself: a coordinator's decisions, a consumer's dead letters.
-
-It has one epoch, and another incarnation each time it is opened.
+"""A directory that a client locks, and a journal that it keeps there: a coordinator's decisions, a consumer's dead
+letters. Such a journal has one epoch, and another incarnation each time it is opened.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from journal.errors import CorruptJournal
+from journal.errors import CorruptJournal, DirectoryInUse
 from journal.records.decoders import decode
 from journal.records.header import Lsn, RecordHeader
 from journal.records.record import Epoch, Record
@@ -18,8 +19,23 @@ from journal.wal.open_journal import make_end_durable
 from journal.wal.scan import EndVerdict, ScanEnd, Scanner
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage, Storage
+from zk.forks import invalidate_after_fork
 
 Apply = Callable[[RecordHeader, Record], None]
+
+
+@contextmanager
+def locked(directory: Path, in_use: Exception) -> Iterator[DirectoryStorage]:
+    """Yield *directory*, made if missing and locked; it is unlocked if the block fails. Raises *in_use*."""
+    try:
+        storage = DirectoryStorage.open_for_writing(directory)
+    except DirectoryInUse as error:
+        raise in_use from error
+    try:
+        yield storage
+    except BaseException:
+        storage.close()
+        raise
 
 
 def replay(segments: Segments, apply: Apply) -> tuple[ScanEnd, int]:
@@ -64,6 +80,8 @@ class OwnJournal:
         self._journal = journal
         self._version = version
         self._is_closed = False
+        if isinstance(storage, DirectoryStorage):  # a child must not hold the lock when its parent is gone
+            invalidate_after_fork(self, storage.close)
 
     def _begin(self) -> None:
         """Make the new incarnation durable, once opened. Raises StorageFailed; it is closed then."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from journal.errors import DirectoryInUse
 from journal.records.header import Lsn, RecordHeader
 from journal.records.record import Decision, Forget, Record
 from journal.records.xid import BranchKey, XaKey, Xid
@@ -28,8 +27,7 @@ from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.coordinator.errors import ForeignLog, LogInUse
 from meta_client.coordinator.log_origin import is_copy, keep_origin
 from meta_client.coordinator.names import LogName
-from meta_client.own_journal import OwnJournal, check_end, replay, resumed
-from zk.forks import invalidate_after_fork
+from meta_client.own_journal import OwnJournal, check_end, locked, replay, resumed
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +71,6 @@ class DecisionLog(OwnJournal):
         self._unfinished = found.unfinished  # transaction -> its participants; under the lock
         self._decided_ms = found.decided_ms  # the same transactions, and when; under the lock
         self._segments_max = SEGMENTS_KEPT_MIN  # under the lock
-        invalidate_after_fork(self, storage.close)  # a child must not hold the lock when its parent is gone
 
     @classmethod
     def open(cls, directory: Path, name: str, *, segment_bytes: int = SEGMENT_BYTES) -> Self:
@@ -82,31 +79,19 @@ class DecisionLog(OwnJournal):
         Raises InvalidName, LogInUse, ForeignLog, CopiedLog, CorruptJournal (nothing was touched), StorageFailed.
         """
         wanted = LogName(name, secrets.token_hex(4))
-        try:
-            storage = DirectoryStorage.open_for_writing(directory)
-        except DirectoryInUse as error:
-            raise LogInUse(
-                f"{directory} is in use by another coordinator: stop it first, or give this one its own directory"
-            ) from error
-        try:
-            return cls._open_locked(storage, wanted, segment_bytes)
-        except BaseException:
-            storage.close()
-            raise
-
-    @classmethod
-    def _open_locked(cls, storage: DirectoryStorage, wanted: LogName, segment_bytes: int) -> Self:
-        owner = _owner(storage, segment_bytes) or wanted
-        if owner.name != wanted.name:
-            raise ForeignLog(
-                f"{storage.path} holds the decisions of coordinator {owner.name!r}, not of {wanted.name!r}: "
-                f"name that one, or another directory"
-            )
-        keep_origin(storage, is_new=owner is wanted)
-        segments = Segments.open(storage, JournalIdentity(owner.cluster, 0), segment_bytes, writable=True)
-        found = _Found()
-        opened = cls(storage, owner, resumed(segments, found.apply, FLUSH, log), found)
-        opened._begin()
+        in_use = f"{directory} is in use by another coordinator: stop it first, or give this one its own directory"
+        with locked(directory, LogInUse(in_use)) as storage:
+            owner = _owner(storage, segment_bytes) or wanted
+            if owner.name != wanted.name:
+                raise ForeignLog(
+                    f"{storage.path} holds the decisions of coordinator {owner.name!r}, not of {wanted.name!r}: "
+                    f"name that one, or another directory"
+                )
+            keep_origin(storage, is_new=owner is wanted)
+            segments = Segments.open(storage, JournalIdentity(owner.cluster, 0), segment_bytes, writable=True)
+            found = _Found()
+            opened = cls(storage, owner, resumed(segments, found.apply, FLUSH, log), found)
+            opened._begin()
         return opened
 
     def unfinished(self) -> dict[Xid, str]:

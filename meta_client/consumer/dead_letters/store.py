@@ -15,23 +15,22 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from journal.errors import DirectoryInUse, ForeignJournal, StorageFailed
+from journal.errors import ForeignJournal, StorageFailed
 from journal.records.dead_letters import DeadLetter, DeadLetterState
 from journal.records.header import Lsn
 from journal.state.wall_clock import wall_clock_ms
 from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
 from journal.wal.segments import CLUSTER_BYTES_MAX, JournalIdentity, Segments
-from journal.wal.storage import DirectoryStorage, Storage
+from journal.wal.storage import Storage
 from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex, MessageAddress
 from meta_client.consumer.messages.batch import make_received
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import text_of
-from meta_client.own_journal import OwnJournal, resumed
+from meta_client.own_journal import OwnJournal, locked, resumed
 from meta_client.protocol.errors import InvalidMessage, MetaError
 from meta_client.protocol.messages import encode_body, encode_frame, iter_frames
 from meta_client.protocol.trace_context import with_traceparent
-from zk.forks import invalidate_after_fork
 
 log = logging.getLogger(__name__)
 
@@ -80,19 +79,9 @@ class DeadLetterStore(OwnJournal):
 
         Raises StoreInUse, ForeignStore, CorruptJournal (nothing is changed), StorageFailed.
         """
-        try:
-            storage = DirectoryStorage.open_for_writing(directory)
-        except DirectoryInUse as error:
-            raise StoreInUse(
-                f"{directory} is in use by another consumer: stop it first, or give this one its own directory"
-            ) from error
-        try:
-            opened = cls.on(storage, group, bytes_max=bytes_max)
-        except BaseException:
-            storage.close()
-            raise
-        invalidate_after_fork(opened, storage.close)  # a child must not hold the lock when its parent is gone
-        return opened
+        in_use = f"{directory} is in use by another consumer: stop it first, or give this one its own directory"
+        with locked(directory, StoreInUse(in_use)) as storage:
+            return cls.on(storage, group, bytes_max=bytes_max)
 
     @classmethod
     def on(

@@ -8,11 +8,11 @@ from typing import Final, Self
 
 import msgspec
 
-from journal.errors import DirectoryInUse
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offset_stores.errors import OffsetsInUse, OffsetsMalformed
 from meta_client.consumer.offsets import OffsetEntry
+from meta_client.own_journal import locked
 from zk.forks import invalidate_after_fork, skip_after_fork
 from zk.tree.nodes import INT64_MAX, INT64_MIN, NO_MESSAGE_ID, Partition
 
@@ -61,18 +61,10 @@ class LocalOffsetStore:
         Raises OffsetsInUse, OffsetsMalformed (nothing is changed), StorageFailed, InvalidGroup.
         """
         path = Path(directory)
-        try:
-            storage = DirectoryStorage.open_for_writing(path)
-        except DirectoryInUse as error:
-            raise OffsetsInUse(
-                f"{path} is in use by another consumer: stop it first, or give this one a directory of its own"
-            ) from error
-        try:
+        in_use = f"{path} is in use by another consumer: stop it first, or give this one a directory of its own"
+        with locked(path, OffsetsInUse(in_use)) as storage:
             storage.sync_all()  # a commit that was cut short may be readable but not on disk
             opened = cls(storage, group)
-        except BaseException:
-            storage.close()
-            raise
         invalidate_after_fork(opened, storage.close)  # a child must not hold the lock when its parent is gone
         return opened
 
