@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetcher import Fetcher
+from meta_client.consumer.listener_exit import exits_as_errors
 from meta_client.consumer.offsets import OffsetStore, OffsetTracker
 from meta_client.consumer.subscription import Subscription
 from zk.brokers.cluster import read_brokers
@@ -130,7 +131,8 @@ class AssignedMember:
         """Fetch the partitions that are not fetched yet and whose offset can be loaded."""
         for topic, partition in sorted(self._waiting):
             try:
-                offset = self._store.load(topic, partition)
+                with exits_as_errors():
+                    offset = self._store.load(topic, partition)
             except Exception as error:
                 # A user's store may raise anything. Without an offset the partition can't be fetched.
                 _log.warning("offset not loaded, trying again partition=%s/%s error=%r", topic, partition, error)

@@ -1,10 +1,11 @@
 """Isolation of users' functions: each call runs in its own context, and no exception ends the calling thread or
 task."""
 
+import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -25,6 +26,17 @@ def listener_error(error: BaseException) -> ListenerExited:
     if isinstance(error, SystemExit | KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
     return ListenerExited(f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else text_of(error))
+
+
+@contextlib.contextmanager
+def exits_as_errors() -> Iterator[None]:
+    """Have a block that calls a user's object raise only Exceptions, with the exceptions of listener_error."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        raise listener_error(error) from error
 
 
 def isolated(function: Callable[[Argument], _Result]) -> Callable[[Argument], _Result]:

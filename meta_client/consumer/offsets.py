@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from meta_client.consumer.listener_exit import exits_as_errors
 from meta_client.errors import OwnershipLost
 from zk.groups.offsets import ZooKeeperOffsets
 from zk.session.session import ZooKeeperSession
@@ -197,7 +198,8 @@ class OffsetTracker:
         if not entries:
             return 0
         try:
-            store.commit(entries)
+            with exits_as_errors():
+                store.commit(entries)
         except BaseException:
             with self._lock:
                 self._modified |= modified & self._entries.keys()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetched_partition import PartitionEvent
 from meta_client.consumer.fetcher import Fetcher
+from meta_client.consumer.listener_exit import exits_as_errors
 from meta_client.consumer.offsets import ManyOffsets, OffsetEntry, OffsetStore, OffsetTracker, ZooKeeperOffsetStore
 from meta_client.consumer.subscription import Subscription
 from meta_client.errors import OwnershipLost
@@ -118,14 +119,16 @@ class OwnedPartitions:
         """Load offsets, None: not stored. A partition whose offset can't be loaded is left out, and is not fetched."""
         if isinstance(self._store, ManyOffsets) and keys:
             try:
-                found = self._store.load_many(keys)
+                with exits_as_errors():
+                    found = self._store.load_many(keys)
                 return {key: found.get(key) for key in keys}
             except Exception as error:  # a user's store may raise anything
                 _log.warning("offsets not loaded together, trying one by one error=%r", error)
         offsets: dict[TopicPartition, int | None] = {}
         for topic, partition in keys:
             try:
-                offsets[topic, partition] = self._store.load(topic, partition)
+                with exits_as_errors():
+                    offsets[topic, partition] = self._store.load(topic, partition)
             except Exception as error:
                 _log.warning("offset not loaded, trying again partition=%s/%s error=%r", topic, partition, error)
         return offsets

@@ -79,6 +79,7 @@ class Tasks:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._redelivering: set[asyncio.Task[object] | None] = set()  # with a listener that redelivery has called
         self._thread = threading.get_ident()
         self._is_ending = False
 
@@ -96,7 +97,7 @@ class Tasks:
     def is_current(self) -> bool:
         if threading.get_ident() != self._thread:
             return False
-        return asyncio.current_task() in self._tasks
+        return asyncio.current_task() in self._tasks | self._redelivering
 
     def block(self, work: Callable[[], None]) -> None:
         if is_inside():
@@ -116,7 +117,7 @@ class Tasks:
             handled = _Handled(coroutine_of(delivered))
             if is_inside():
                 return wait(handled)
-            return asyncio.run_coroutine_threadsafe(_result_of(handled), self._loop).result()  # redelivery thread
+            return asyncio.run_coroutine_threadsafe(self._result_of(handled), self._loop).result()  # redelivery thread
 
         return call
 
@@ -139,6 +140,14 @@ class Tasks:
         if not self._is_ending:
             self._tasks.discard(task)
             self._begin(work, task.get_name())
+
+    async def _result_of(self, handled: "_Handled") -> object:
+        task = asyncio.current_task()
+        self._redelivering.add(task)
+        try:
+            return await handled
+        finally:
+            self._redelivering.discard(task)
 
     async def _join(self) -> None:
         await asyncio.wait(self._tasks)
@@ -177,10 +186,6 @@ class _Handled:
             except BaseException as error:
                 is_closed = isinstance(error, GeneratorExit)
                 step = functools.partial(coroutine.throw, error)
-
-
-async def _result_of(handled: _Handled) -> object:
-    return await handled
 
 
 async def _within(woken: "asyncio.Future[None]", timeout_s: float | None) -> bool:

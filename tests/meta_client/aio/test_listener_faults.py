@@ -15,6 +15,7 @@ from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.error_policy import Reject
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
+from meta_client.errors import ConsumerMisuse
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop, until
 from zk.embedded.chroot import Chroot
@@ -144,6 +145,33 @@ async def test_the_listener_of_a_dead_letter_exits(zookeeper: Chroot, broker: Br
             await client.producer().send("orders", b"bad")
             await until(lambda: len(tried) >= 4 and not consumer.dead_letters())
     assert tried == [b"bad"] * 4
+
+
+@in_loop
+async def test_the_listener_of_a_dead_letter_that_closes_its_consumer_is_told_so(
+    zookeeper: Chroot, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    tried: list[bytes] = []
+    told: list[BaseException] = []
+    parking = ConsumerConfig(dead_letter_directory=str(tmp_path / "refused"), redelivery_period_s=0.1)
+    async with Client(zookeeper.connect) as client:
+        consumer = client.consumer("reader", config=parking)
+
+        async def on_message(message: ReceivedMessage) -> None:
+            tried.append(message.payload)
+            if len(tried) == 1:
+                raise Reject("not now")
+            try:
+                async with asyncio.timeout(10):  # it would wait for itself
+                    await consumer.close()
+            except (ConsumerMisuse, TimeoutError) as error:
+                told.append(error)
+
+        consumer.subscribe("orders", on_message=on_message, on_reject="dead_letter")
+        async with consumer:
+            await client.producer().send("orders", b"bad")
+            await until(lambda: bool(told) and not consumer.dead_letters())
+    assert [type(error) for error in told] == [ConsumerMisuse]
 
 
 class Callables:
