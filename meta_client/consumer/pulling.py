@@ -70,6 +70,7 @@ class PullBuffer:
         return not self._ahead
 
     def put(self, fetched: Fetched) -> None:
+        """Add messages fetched ahead."""
         with self._changed:
             self._ahead.append(fetched)
             self._bytes += fetched.bytes

@@ -47,7 +47,7 @@ class LogName:
 
     @property
     def label(self) -> str:
-        """How people are told which coordinator's log this is."""
+        """Name for people of the coordinator whose log this is."""
         return f"{self.name}.{self.birth}"
 
     @property

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Action(Enum):
-    """What recovery did to a transaction, or tried to."""
+    """Action of recovery on a transaction, done or tried."""
 
     COMMIT = "commit"
     ROLL_BACK = "roll back"

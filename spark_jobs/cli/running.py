@@ -1,4 +1,4 @@
-"""How a command runs on Spark. Imports PySpark: a command imports this when it is called."""
+"""Runs of commands on Spark. Imports PySpark: a command imports this when it is called."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -44,10 +44,12 @@ class DeadLetterEntry(NamedTuple):
 
     @property
     def address(self) -> MessageAddress:
+        """Address of the message."""
         return address_of(self.record)
 
     @property
     def cost(self) -> int:
+        """Bytes it counts for."""
         return self.body_bytes + ENTRY_BYTES
 
 
