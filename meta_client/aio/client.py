@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -112,6 +113,7 @@ class Client:
         self._sending: tuple[ClientParts, Sender] | None = None  # once it is open
         self._opened: contextlib.AsyncExitStack | None = None
         self._is_entered = False
+        self._lock = threading.Lock()  # threads close consumers
         self._consumers: tuple[ConsumerRules, ...] = ()  # swapped whole: kazoo's thread walks it
 
     async def __aenter__(self) -> Self:
@@ -204,7 +206,8 @@ class Client:
         rules = ConsumerRules(
             self.session, self.consumer_connections, named, offsets, config, self._remove_consumer, Tasks()
         )
-        self._consumers = with_consumer(self._consumers, rules)
+        with self._lock:
+            self._consumers = with_consumer(self._consumers, rules)
         return Consumer(rules)
 
     async def browse(self, topic: str) -> AsyncIterator[ReceivedMessage]:
@@ -237,7 +240,8 @@ class Client:
         return self._consumers
 
     def _remove_consumer(self, consumer: ConsumerRules) -> None:
-        self._consumers = tuple(other for other in self._consumers if other is not consumer)
+        with self._lock:
+            self._consumers = tuple(other for other in self._consumers if other is not consumer)
 
     def _check_open(self) -> None:
         if self._opened is None:

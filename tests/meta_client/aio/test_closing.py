@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -179,6 +180,26 @@ async def test_a_listener_that_closes_its_client_is_told_so(zookeeper: Chroot, b
             await client.producer().send("orders", b"")
             await until(lambda: bool(told))
     assert "it would wait for itself" in told[0]
+
+
+@in_loop
+async def test_a_client_knows_its_consumers_though_threads_close_them(zookeeper: Chroot) -> None:
+    """One that stayed listed would hold its id, and one that was missed would not be closed with the client."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        async with Client(zookeeper.connect) as client:
+            for _ in range(20):
+                consumers = [client.consumer(f"group-{number}") for number in range(20)]
+                closing = [asyncio.create_task(consumer.close()) for consumer in consumers]
+                while not all(task.done() for task in closing):
+                    await asyncio.sleep(0)
+                    consumers.append(client.consumer("others"))
+                assert len(client.consumers) == len(consumers) - 20
+                await asyncio.gather(*(consumer.close() for consumer in consumers))
+                assert client.consumers == ()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @in_loop
