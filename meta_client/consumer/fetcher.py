@@ -16,7 +16,7 @@ from meta_client.consumer.fetch_client import FetchClient, FetchReply
 from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEvent
 from meta_client.consumer.messages.batch import Batch, decode_batch
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
-from meta_client.consumer.position import Seek
+from meta_client.consumer.position import Seek, offset_of
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
 from meta_client.consumer.workers import Workers
 from meta_client.errors import text_of
@@ -104,11 +104,11 @@ class Fetcher:
             self._go_on(request)
 
     def seek(self, key: TopicPartition, seek: Seek) -> bool:
-        """Continue a partition elsewhere; False if it is not assigned. Messages fetched and not delivered are
-        dropped."""
+        """Continue a partition elsewhere, without what was fetched and not delivered; False: it is not assigned."""
         if (request := self.assignments.seek(key, seek)) is None:
             return False
         request.delivery.discard(key, is_seek=seek.is_progress)
+        self._set_progress(request, seek, offset_of(seek.to))  # no runner may come to it before a rebalance
         self._fetch_client.cancel(request)
         self.unpark()
         return True
@@ -333,7 +333,13 @@ class Fetcher:
             request.delivery.discard(request.key, is_seek=seek.is_progress)
             if request.delivery.window is not None:
                 request.delivery.window.resume()
-            if seek.is_progress and offset != OFFSET_END:
-                self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=True))
+            if self._set_progress(request, seek, offset):
                 request.is_moved_back = True
                 self.on_reset()
+
+    def _set_progress(self, request: FetchedPartition, seek: Seek, offset: int | None) -> bool:
+        """Set the group's progress if *seek* is to; False: it is not, or its offset is unknown."""
+        if not seek.is_progress or offset is None or offset == OFFSET_END:
+            return False
+        self._tracker.advance(OffsetEntry(*request.key, offset, is_reset=True))
+        return True
