@@ -215,6 +215,8 @@ class Assignments:
                 return False
             poll.complete(outcome)
             request.on(E.POLL_ENDED)
+            if isinstance(outcome, PendingReply) and not request.has_error:
+                request.caught_up_at = time.monotonic()  # until now
             return True
 
     def take_poll(self, request: FetchedPartition) -> LongPoll | None:

@@ -205,7 +205,7 @@ class Fetcher:
 
     def _on_beyond(self, request: FetchedPartition, end: int) -> None:
         """Handle an offset beyond the end: a promotion lost messages that were consumed from another replica."""
-        is_stop = self._config.ahead == "stop"
+        request.log_end, is_stop = end, self._config.ahead == "stop"
         _log.error(
             "offset beyond the end, %s group=%s partition=%s/%s offset=%d end=%d lost=%d",
             "the partition stops until somebody seeks" if is_stop else "going on at the end",
@@ -263,8 +263,6 @@ class Fetcher:
         return True
 
     def _on_data(self, request: FetchedPartition, answer: FetchReply) -> None:
-        if request.is_at_end:
-            request.caught_up_at = time.monotonic()  # until this answer
         body, request.log_end = answer.body, answer.log_end
         if not body and answer.log_end is not None:
             request.reached_end(is_early=answer.is_early)
@@ -302,6 +300,8 @@ class Fetcher:
         self.assignments.count_delivered(batch.topic, taken, outcome.next_offset - batch.offset)
         if outcome.failure is None:
             request.delivered(outcome.next_offset, log_end)
+            if request.is_at_end:
+                request.caught_up_at = time.monotonic()
         else:
             self._on_failure(request, outcome.next_offset, outcome.failure)
 

@@ -2,12 +2,13 @@
 
 from typing import NamedTuple
 
-from meta_client.consumer.fetched_partition import FetchedPartition
+from meta_client.consumer.fetched_partition import FetchedPartition, PartitionState
 
 
 class PartitionLag(NamedTuple):
-    """Lag of one partition, as its broker last told; None: it did not, as genuine brokers do not. *seconds*: time since
-    this consumer had everything, from its assignment on; it grows while nothing can be fetched."""
+    """Lag of one partition, as its broker last told; None: it did not, as genuine brokers do not, or the offset is
+    beyond the end. *seconds*: time since this consumer had everything, from its assignment on; it grows while nothing
+    can be fetched."""
 
     bytes: int | None
     seconds: float | None
@@ -26,9 +27,11 @@ def lag_of(request: FetchedPartition, now: float) -> PartitionLag:
     """Return the lag at *now*, by the monotonic clock."""
     if request.log_end is None:
         return PartitionLag(None, None)
-    behind = max(request.log_end - request.offset, 0)
-    has_everything = not behind and request.is_at_end and not request.has_error
-    messages = request.backlog.lag(request.offset)
-    return PartitionLag(
-        behind, 0.0 if has_everything else max(now - request.caught_up_at, 0.0), messages if behind else 0
-    )
+    behind = request.log_end - request.offset
+    # While nobody asks for it, as in a pause, nobody knows.
+    has_everything = request.is_at_end and not request.has_error and request.state is PartitionState.WAITING
+    seconds = 0.0 if has_everything else max(now - request.caught_up_at, 0.0)
+    messages = request.backlog.lag(request.offset)  # which has them counted
+    if behind < 0:
+        return PartitionLag(None, seconds)  # messages were lost: those at the end are other ones
+    return PartitionLag(behind, seconds, messages if behind else 0)

@@ -69,12 +69,16 @@ def test_the_partition_stops_loudly_and_goes_on_where_told(
         end = int(answer.message)
         assert (answer.status, end < lost_end) == (416, True)
         assert store.load(*SLOT) == lost_end
+        lag = consumer.lags()[SLOT]
+        assert (lag.bytes, lag.messages) == (None, None), "what it has not read stands before its offset"
+        before_s = lag.seconds or 0
         said = [record.getMessage() for record in caplog.records if "beyond the end" in record.getMessage()]
         assert said == [
             f"offset beyond the end, the partition stops until somebody seeks group=stops partition=orders/0-1 "
             f"offset={lost_end} end={end} lost={lost_end - end}"
         ]
         put(broker, b"new")
+        wait_until(lambda: (consumer.lags()[SLOT].seconds or 0) > before_s)
         assert consumer.seek(*SLOT, end)
         consumer.resume(SLOT)
         wait_until(lambda: inbox.payloads[b"new"] == 1)
