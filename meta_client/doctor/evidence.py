@@ -128,12 +128,14 @@ class Evidence:
 
 
 def problems(found: Evidence) -> Iterator[tuple[str, str]]:
-    """Yield each side that could not be asked, and why."""
+    """Yield each side that could not be asked, or says less than it should, and why."""
     for broker_id, reason in found.brokers.failures.items():
         yield f"broker {broker_id}", reason
     for database in found.databases:
         if database.failure is not None:
             yield database.label, database.failure
+        if database.restored is not None:
+            yield database.label, database.restored
         for what, reason in database.gaps.items():
             yield f"{database.label}: {what}", reason
     yield from found.problems.items()

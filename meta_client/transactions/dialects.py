@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from meta_client.transactions.table import IDENTITY, TABLE
+from meta_client.transactions.table import ANCHOR, IDENTITY, TABLE
 
 _DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
     gtrid {name} PRIMARY KEY,
@@ -26,13 +26,16 @@ CREATE TABLE IF NOT EXISTS {identity} (
     keep_s integer NOT NULL CHECK (keep_s >= 60),
     generation bigint NOT NULL DEFAULT 0
 ){identity_storage};
+{insert} {table} (gtrid, outcome, brokers)
+SELECT '{anchor}', 'rollback', '' FROM (SELECT count(*) AS known FROM {identity}) AS found WHERE known = 0{otherwise};
 {insert} {identity} (only_one, table_id, home, keep_s)
 VALUES (1, {new_id}, {home}, {keep_s}){otherwise};
 """
 _CHANGES: Final = {
     "keep": "",
     "moved": "UPDATE {identity} SET home = {home};\n",
-    "copied": "DELETE FROM {table};\nUPDATE {identity} SET home = {home}, table_id = {new_id}, generation = 0;\n",
+    "copied": "DELETE FROM {table} WHERE gtrid <> '{anchor}';\n"
+    "UPDATE {identity} SET home = {home}, table_id = {new_id}, generation = 0;\n",
 }
 
 
@@ -52,6 +55,7 @@ class Statements:
     mark: str  # hazard, gtrid
     generation: str
     advance: str  # the generation to come, the present one
+    anchor: str
     make_durable: Sequence[str]  # afterwards, everything read before is on disk
     listed: Callable[[Sequence[str]], object]  # converts a list of texts to a parameter
 
@@ -106,9 +110,10 @@ class Dialect:
         words = {"table": table, "mark": mark}
         ago = self.ago.format(mark=mark)
         delete = self.delete.format(**words)
+        insert_rollback = f"{self.insert} {table} (gtrid, outcome, brokers) VALUES"
         recorded = f"SELECT gtrid, outcome, brokers, hazard, {self.age_s} FROM {table}"
         return Statements(
-            resolve=f"{self.insert} {table} (gtrid, outcome, brokers) VALUES ({mark}, 'rollback', ''){self.otherwise}",
+            resolve=f"{insert_rollback} ({mark}, 'rollback', ''){self.otherwise}",
             read=f"SELECT outcome FROM {table} WHERE gtrid = {mark}",
             rows=f"SELECT gtrid, brokers, hazard, decided_at < {ago} FROM {table}\n"
             f"WHERE outcome = 'commit' AND decided_at < {ago} ORDER BY hazard IS NOT NULL, decided_at LIMIT {mark}",
@@ -118,12 +123,15 @@ class Dialect:
             f"ORDER BY hazard IS NULL, decided_at LIMIT {mark}",
             read_clock=f"SELECT {self.clock_s}",
             old_rollbacks=f"SELECT gtrid FROM {table}\n"
-            f"WHERE outcome = 'rollback' AND hazard IS NULL AND decided_at < {ago} LIMIT {mark}",
+            f"WHERE outcome = 'rollback' AND hazard IS NULL AND gtrid <> '{ANCHOR}'\n"
+            f"AND decided_at < {ago} LIMIT {mark}",
             delete=delete,
             delete_kept=f"{delete} AND hazard IS NULL",
             mark=f"UPDATE {table} SET hazard = {mark} WHERE gtrid = {mark}",
-            generation=f"SELECT generation FROM {identity}",
+            generation=f"SELECT generation FROM {identity}\n"
+            f"WHERE EXISTS (SELECT 1 FROM {table} WHERE gtrid = '{ANCHOR}')",
             advance=f"UPDATE {identity} SET generation = {mark} WHERE generation = {mark}",
+            anchor=f"{insert_rollback} ('{ANCHOR}', 'rollback', ''){self.otherwise}",
             make_durable=[text.format(**words) for text in self.make_durable],
             listed=self.listed,
         )
@@ -132,6 +140,7 @@ class Dialect:
         return {
             "table": TABLE,
             "identity": IDENTITY,
+            "anchor": ANCHOR,
             "name": self.name,
             "time": self.time,
             "now": self.now,

@@ -52,8 +52,12 @@ class OtherTable(Unreachable):
 
 
 class RestoredTable(Unreachable):
-    """The decision table was restored to an earlier time, or is a copy: a row that is not in it may have been there.
-    The message says what to do first."""
+    """The decision table was restored to an earlier time, is a copy, or was emptied: a row that is not in it may have
+    been there. The message says what to do first."""
+
+    def __init__(self, reason: str) -> None:
+        Exception.__init__(self, reason)  # the database did answer
+        self.participant = DATABASE
 
 
 class OutOfStep(CannotEnlist):

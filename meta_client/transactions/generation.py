@@ -1,7 +1,8 @@
 """Notices a decision table that was restored to an earlier time: its generation is below the one in ZooKeeper.
 
 Resolvers raise the number in the table, then note it in ZooKeeper, so that no healthy table is ever below its node.
-In a restored one a missing row proves nothing: its transaction may have been decided, and acknowledged, afterwards.
+In a restored one a missing row proves nothing: its transaction may have been decided, and acknowledged, afterwards. Nor
+does it in one that was truncated, or dropped and made again, which lacks the row ANCHOR and so has generation 0.
 """
 
 import time
@@ -11,7 +12,7 @@ from typing import Final
 from meta_client.coordinator.errors import Unreachable
 from meta_client.transactions.errors import RestoredTable
 from meta_client.transactions.names import TableName
-from meta_client.transactions.table import DATABASE, DecisionTable
+from meta_client.transactions.table import TABLE, DecisionTable
 from zk.decisions.generation import TableGeneration, read_generation, write_generation
 from zk.errors import ZooKeeperError
 from zk.session.session import ZooKeeperSession
@@ -36,6 +37,7 @@ class Generations:
 
     def accept(self, table: DecisionTable) -> int:
         """Make *table*, restored to an earlier time, the newest again; return its generation. Raises Unreachable."""
+        table.anchor()
         while True:
             noted, generation = noted_generation(self._session, self._name), table.generation()
             newest = max(generation, 0 if noted is None else noted.generation) + 1
@@ -71,10 +73,10 @@ def check_noted(
     generation = read()
     if noted is not None and noted.generation > generation:
         raise RestoredTable(
-            DATABASE,
             f"decision table {name.table_id} is at generation {generation}, and ZooKeeper has noted "
-            f"{noted.generation}: the database was restored to an earlier time, or is a copy. Nothing without a row is "
-            f"rolled back: run `metaq reconcile`, end what it lists, then `metaq txn init --restored`",
+            f"{noted.generation}: the database was restored to an earlier time, or is a copy, or rows of {TABLE} were "
+            f"deleted. Nothing without a row is rolled back: run `metaq reconcile`, end what it lists, then "
+            f"`metaq txn init --restored`"
         )
     return noted, generation
 

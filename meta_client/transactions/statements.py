@@ -110,6 +110,9 @@ class SqlTable:
     def advance(self, generation: int, to: int) -> bool:
         return self._change(self._statements.advance, (to, generation)) == 1
 
+    def anchor(self) -> None:
+        self._change(self._statements.anchor, ())
+
     def close(self) -> None:
         self._connection.close()
 

@@ -15,6 +15,7 @@ from meta_client.transactions.names import TableName
 
 TABLE: Final = "metaq_decision"
 IDENTITY: Final = "metaq_decision_table"
+ANCHOR: Final = "do not delete"  # gtrid of a row that no transaction has: without it rows were lost
 KEEP_S: Final = 86_400  # retention of the row of a rolled-back transaction
 DATABASE: Final = "the database"  # for messages
 GRACE_S: Final = 60.0  # age at which a resolver may delete a row
@@ -115,10 +116,13 @@ class DecisionTable(Protocol):
         """Keep the row, with the reason."""
 
     def generation(self) -> int:
-        """Return the table's generation (generation.py)."""
+        """Return the table's generation (generation.py); 0 if its rows were lost."""
 
     def advance(self, generation: int, to: int) -> bool:
         """Raise the generation to *to*, durably, if it is *generation*; return True if it was."""
+
+    def anchor(self) -> None:
+        """Insert the row ANCHOR if it is missing."""
 
     def close(self) -> None: ...
 

@@ -17,7 +17,9 @@ from psycopg import sql
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from meta_client.transactions.dialects import POSTGRES
 from meta_client.transactions.names import TableName
+from meta_client.transactions.table import ANCHOR
 from spark_jobs.source.worker_rows import worker_rows
 
 FORMAT: Final = "metaq-postgres-column"
@@ -29,6 +31,7 @@ _SCHEMA: Final = StructType([StructField("text", StringType(), True), StructFiel
 _ARROW: Final = pa.schema([("text", pa.string()), ("number", pa.int64())])
 _HAS_TABLE: Final = "SELECT to_regclass('metaq_decision_table') IS NOT NULL"
 _DECISIONS: Final = "SELECT gtrid, outcome, brokers FROM metaq_decision"
+_GENERATION: Final = POSTGRES.statements("", "").generation.encode()
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _ALL_ROWS: Final = "SET row_security = off"  # a policy that hides some is an error then
 _IDS: Final = (20, 21, 23)  # int8, int2, int4
@@ -128,8 +131,8 @@ def snapshot(url: str, markers: list[Marker], *, may_lack_table: bool = False) -
             _table_id(connection) if has_table else None,
             _one(connection, f"SELECT (CASE WHEN pg_is_in_recovery() THEN {wal} END)::text"),
             _one(connection, "SELECT now()::text"),
-            int(_one(connection, "SELECT generation FROM metaq_decision_table")) if has_table else 0,
-            [DecisionRow(*row) for row in connection.execute(_DECISIONS)] if has_table else [],
+            (connection.execute(_GENERATION).fetchone() or (0,))[0] if has_table else 0,
+            [DecisionRow(*row) for row in connection.execute(_DECISIONS) if row[0] != ANCHOR] if has_table else [],
             [_info(connection, marker) for marker in dict.fromkeys(markers)],
         )
         yield found

@@ -61,8 +61,9 @@ def _restored(database: dict[str, Any]) -> str:
             return "whether it was restored is unknown: ZooKeeper was not asked (--zk)"
         case True:
             return (
-                f"RESTORED to an earlier time, or a copy: its decision table is at generation "
-                f"{database['generation']}, and ZooKeeper has noted {database['noted']}; resolvers roll nothing back"
+                f"RESTORED to an earlier time, a copy, or without rows of decisions: its decision table is at "
+                f"generation {database['generation']}, and ZooKeeper has noted {database['noted']}; resolvers roll "
+                f"nothing back"
             )
     return f"not restored, as far as resolvers have noted (generation {database['generation']})"
 

@@ -10,15 +10,17 @@ import psycopg
 import pytest
 
 from meta_broker.testing.postgres import EmbeddedPostgres
+from meta_client.transactions.databases import init
 from meta_client.transactions.errors import RestoredTable
-from meta_client.transactions.generation import ADVANCE_S, Generations, noted_generation
+from meta_client.transactions.generation import ADVANCE_S, Generations, check_newest, noted_generation
+from meta_client.transactions.table import KEEP_S
 from tests.fixtures.broker import running_broker
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import run_metaq, start_module
 from tests.fixtures.zookeeper_tree import wait_until
 from tests.meta_client.coordinator.conftest import STEADY
 from tests.meta_client.transactions.conftest import Deciding, World, made, make, running_world
-from tests.meta_client.transactions.test_crashes import CRASHING
+from tests.meta_client.transactions.test_crashes import CRASHING, DRIVERS
 from zk.embedded.chroot import Chroot
 from zk.session.session import ZooKeeperSession
 
@@ -78,6 +80,39 @@ def test_a_table_below_its_node_was_restored(deciding: Deciding, session: ZooKee
         assert noted() == (5, 5)
 
 
+EMPTY = {
+    "deleted": "DELETE FROM metaq_decision",
+    "truncated": "TRUNCATE metaq_decision",
+    "dropped": "DROP TABLE metaq_decision",
+}
+
+
+@pytest.mark.parametrize("how", EMPTY)
+def test_a_table_that_lost_its_rows_decides_nothing_by_their_absence(
+    deciding: Deciding, broker_pool: BrokerPool, how: str
+) -> None:
+    """A migration empties the table, or drops it and `metaq txn init` makes it again, before a branch was committed."""
+    if deciding.kind == "sqlite" and how == "truncated":
+        pytest.skip("SQLite has no TRUNCATE")
+    with running_world(deciding, broker_pool) as world, closing(deciding.table()) as table:
+        raise_generation(world)
+        driver = next(driver for driver, kind in DRIVERS.items() if kind == deciding.kind)
+        place = deciding.url.removeprefix("sqlite:///")
+        killed = start_module(CRASHING, driver, place, world.zookeeper, "7", "DECIDED")
+        assert killed.wait(timeout=60) == -9
+        deciding.execute(EMPTY[how])
+        init(deciding.url, KEEP_S)
+        left = resolver(deciding.url, world.zookeeper)
+        assert left.returncode == 1
+        assert "rows of metaq_decision were deleted" in left.stderr
+        assert (deciding.numbers(), len(world.prepared())) == ([7], 1)
+        with pytest.raises(RestoredTable):
+            check_newest(world.client.session, table)
+        accepted = run_metaq("txn", "init", "--restored", "--yes", "--database", deciding.url, "--zk", world.zookeeper)
+        assert accepted.returncode == 0, accepted.stderr
+        check_newest(world.client.session, table)
+
+
 @pytest.fixture
 def restorable(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(tmp_path / "postgres") as server:
@@ -129,8 +164,9 @@ def test_a_restored_database_rolls_nothing_back(
         assert deciding.rows() == {}
         doctor = ("txn", "doctor", *words, "--database", deciding.url, "--age", "0.2", "--json")
         for more in ((), ("--apply",)):
-            (said,) = map(json.loads, run_metaq(*doctor, *more).stdout.splitlines())
-            assert said["verdict"] == "unknown"
+            named, said = map(json.loads, run_metaq(*doctor, *more).stdout.splitlines())
+            assert (named["place"].split()[0], named["verdict"], said["verdict"]) == ("database", "unknown", "unknown")
+            assert named["reason"].startswith("decision table ")
             assert "has no row of it, which proves nothing" in said["reason"]
             assert [command.split()[2] for command in said["commands"]] == ["commit", "rollback"]
         assert world.prepared() == [key]
@@ -139,6 +175,9 @@ def test_a_restored_database_rolls_nothing_back(
         done = run_metaq("txn", "commit", str(key), *words, "--why", "its caller was told", "--yes")
         assert done.returncode == 0, done.stderr
         assert world.messages() == [1, 2, 3]
+        looked = run_metaq(*doctor)
+        assert looked.returncode == 1, "what was committed since may have come apart, though nothing is prepared"
+        assert json.loads(looked.stdout.splitlines()[0])["place"].startswith("database ")
         accepted = run_metaq("txn", "init", "--database", deciding.url, "--restored", *words, "--yes")
         assert accepted.returncode == 0, accepted.stderr
         assert run_metaq("txn", "forget", str(key), *words, "--yes").returncode == 0
