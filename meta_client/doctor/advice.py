@@ -16,6 +16,8 @@ from meta_client.transactions.table import TABLE
 
 MEND = "compare rows and messages, and mend them, first: this only ends the report"
 PUBLISHES = "a commit publishes messages whose rows may not be there, a rollback loses messages whose rows may be"
+STORES = "a commit stores rows whose messages may be lost, a rollback loses rows whose messages may be published"
+_AS_BY_HAND = {BranchAnswer.COMMITTED_BY_HAND: "commit", BranchAnswer.ROLLED_BACK_BY_HAND: "rollback"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +81,19 @@ def _by_hand(case: Case, side: Side) -> Advice:
     decision = (side.report or {}).get("decision") or {}
     who, why = decision.get("who", "an operator"), decision.get("why", "")
     reason = f"{side.answer.said.value} by {who} ({why}); {_nobody(case)}"
-    return Advice(reason, tuple(_forget(side)), "a coordinator that asks later is told that there is no such branch")
+    risk = "a coordinator that asks later is told that there is no such branch"
+    if left := [other.place for other in case.sides if other.answer.said is BranchAnswer.PREPARED]:
+        risk = f"nobody remembers how this ended: end {', '.join(left)} alike first"
+    return Advice(reason, tuple(_forget(side)), risk)
 
 
 def _ask_owner(case: Case, side: Side) -> Advice:
     others = _elsewhere(case, side)
     if case.owner is Owner.FOREIGN:
         reason = f"a transaction manager other than metaq's began it, which alone knows{others}"
-        return Advice(reason, tuple(_end_commands(side, "commit", "rollback")), PUBLISHES)
+        by_hand = {_AS_BY_HAND[one.answer.said] for one in case.sides if one.answer.said in _AS_BY_HAND}
+        verbs = by_hand if len(by_hand) == 1 else ("commit", "rollback")
+        return Advice(reason, tuple(_end_commands(side, *verbs)), PUBLISHES if side.xact is None else STORES)
     if case.owner is Owner.BATCH:
         batch = BatchName.of(case.xid)
         assert batch is not None

@@ -95,8 +95,10 @@ class Brokers:
 
     def record_finding(self, gtrid: str, broker_id: int, error: HeuristicOutcome, who: str) -> None:
         """Record *error* in the broker's ledger. Raises Unreachable."""
-        verb = BranchVerb.HAZARD if error.ended is BranchEnd.UNKNOWN else BranchVerb.MIXED
-        why = f"its decision table says {error.wanted}, and {error.participant} ended it otherwise"
+        verb, ended = BranchVerb.MIXED, "ended it otherwise"
+        if error.ended is BranchEnd.UNKNOWN:
+            verb, ended = BranchVerb.HAZARD, "can't say that it did"
+        why = f"its decision table says {error.wanted}, and {error.participant} {ended}"
         evidence = f"decided: {error.wanted}; {error.participant}: {error.answer}"
         try:
             self._at(gtrid, broker_id).record_finding(verb, who, why, evidence)

@@ -222,6 +222,25 @@ def test_a_prepared_transaction_of_several_servers() -> None:
     assert told == "mysql a -e \"XA COMMIT X'6a617661',X'6a646263',7\""
 
 
+@pytest.mark.parametrize("verb", ["commit", "rollback"])
+def test_what_was_half_ended_by_hand_is_ended_alike(verb: str) -> None:
+    """One side was ended by an operator: the command of the other end is no advice, and the record is needed still."""
+    at: BranchAt = (0, XaKey(Xid(7, b"java", b"jms"), "java"))
+    xact = PreparedXact(Xid(7, b"java", b"jdbc"), "shop")
+    found = _found(at, databases=(replace(HERE, table=None, database="shop", prepared=(xact,)),))
+    (case,) = cases_of(found, NOW_MS, 10)
+    in_database = next(side for side in case.sides if side.xact is not None)
+    asked = advice_on(case, in_database, "")
+    assert [command.partition("-c")[2].split()[0] for command in asked.commands] == ['"COMMIT', '"ROLLBACK']
+    assert asked.risk.startswith("a commit stores rows")
+    said = BranchAnswer.COMMITTED_BY_HAND if verb == "commit" else BranchAnswer.ROLLED_BACK_BY_HAND
+    brokers = replace(found.brokers, asked={at: Answer(said)})
+    (case,) = cases_of(replace(found, brokers=brokers), NOW_MS, 10)
+    advised = {side.place: advice_on(case, side, "") for side in case.sides}
+    assert [command.split('"')[1].split()[0].lower() for command in advised["database shop"].commands] == [verb]
+    assert advised["broker 0"].risk == "nobody remembers how this ended: end database shop alike first"
+
+
 def test_what_ended_while_it_was_looked_at() -> None:
     """The row was gone before the table was read, since every broker had committed: the answer to STATUS counts."""
     found = _found(AT, databases=(HERE,))

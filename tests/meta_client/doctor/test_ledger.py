@@ -60,7 +60,7 @@ def test_the_doctor_puts_it_on_record_and_a_person_takes_it_away(world: World, d
     assert (blind.status, blind.verdicts) == (1, ["mixed"])
     assert "on record by" in blind.rows[0]["reason"]
 
-    world.deciding.execute("DELETE FROM metaq_decision")
+    world.deciding.execute("DELETE FROM metaq_decision WHERE gtrid LIKE 'mq1-%'")
     assert doctor(world.zookeeper, *given).verdicts == ["mixed"]  # what is on record stays
     assert run_metaq("txn", "forget", mixed, "--broker", "0", "--yes", *zk).returncode == 0
     assert entries(*zk) == []
@@ -77,10 +77,39 @@ def test_a_resolver_puts_it_on_record_once(world: World, mixed: str) -> None:
     assert found["who"].startswith("resolver@")
     run_metaq(*resolving)
     assert entries(*zk)[1] == found
-    world.deciding.execute("DELETE FROM metaq_decision")  # first: a resolver that meets the row again tells of it again
+    # First the row: a resolver that meets it again tells of it again.
+    world.deciding.execute("DELETE FROM metaq_decision WHERE gtrid LIKE 'mq1-%'")
     assert run_metaq("txn", "forget", mixed, "--broker", "0", "--yes", *zk).returncode == 0
     assert run_metaq(*resolving).returncode == 0
     assert entries(*zk) == []
+
+
+def test_a_resolver_claims_no_more_than_a_broker_says(world: World) -> None:
+    """A broker that lost its newest records at a promotion does not know a branch that was decided."""
+    gtrid = world.deciding.identity.name.new_gtrid()
+    world.deciding.execute(f"INSERT INTO metaq_decision (gtrid, outcome, brokers) VALUES ('{gtrid}', 'commit', '0')")
+    zk = ("--zk", world.zookeeper)
+    done = run_metaq("txn", "resolver", "--once", "--age", "0.2", "--database", world.deciding.url, *zk)
+    assert done.returncode == 1
+    (found,) = entries(*zk)
+    assert (found["outcome"], found["why"]) == (
+        "hazard",
+        "its decision table says commit, and broker 0 can't say that it did",
+    )
+    assert run_metaq("txn", "forget", found["key"], "--broker", "0", "--yes", *zk).returncode == 0
+
+
+def test_the_decision_about_a_branch_of_the_ledger_alone_is_read(world: World, doctor: Doctor) -> None:
+    """It ended as decided, after a restoration had put it on the ledger."""
+    name = world.deciding.identity.name
+    gtrid = name.new_gtrid()
+    world.deciding.execute(f"INSERT INTO metaq_decision (gtrid, outcome, brokers) VALUES ('{gtrid}', 'rollback', '')")
+    verbs = XaVerbs(world.client.topology, world.client.connections, "a test")
+    branch = RemoteBranch(verbs, name.key(gtrid, 0), 0)
+    assert branch.record_finding(BranchVerb.HAZARD, "metaq restore", "restored", "a back-up")
+    (row,) = doctor(world.zookeeper, "--database", world.deciding.url).rows
+    assert (row["verdict"], row["decision"]) == ("hazard", "rollback")
+    assert run_metaq("txn", "forget", row["key"], "--broker", "0", "--yes", "--zk", world.zookeeper).returncode == 0
 
 
 def test_what_nobody_knows_any_more_can_be_looked_at_and_forgotten(
