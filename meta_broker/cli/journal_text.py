@@ -112,9 +112,10 @@ def report_lines(report: CheckReport, directory: Path, *, is_held: bool) -> Iter
         yield f"dropped by a repair: LSN {start} to LSN {end}"
     for file in report.checkpoints:
         yield from map(printable, checkpoint_lines(file))
+    there = f" at LSN {report.end}" if report.verdict is EndVerdict.CORRUPT else ""  # what follows may have ended it
     for what, keys in (("in doubt", report.prepared), ("active", report.active), ("decided", report.decided)):
         for key in keys:
-            yield printable(f"{what}: {key}")
+            yield printable(f"{what}{there}: {key}")
     if report.contradiction is not None:
         yield printable(f"contradiction: {report.contradiction}")
     match report.verdict:

@@ -117,7 +117,7 @@ def _list(zk: str, *, as_json: bool) -> None:
         listings = [with_all_partitions(client, listing) for listing in list_groups(client.session)]
         ends = ask_ends(client, listings)
         rows = [group_row(listing, ends) for listing in listings]
-        print_rows(rows, as_json=as_json, empty="no consumer group has read anything yet")
+        print_rows(rows, as_json=as_json, empty="ZooKeeper knows no consumer group")
         _tell_faults(client, listings, ends)
 
 

@@ -132,10 +132,12 @@ def _lacking(
     if shared is not None and end - shared < HEADER_BYTES:
         return None  # shorter than any record
     if shared is None or shared < max(ours.start, handshake.start):
-        where = "nothing" if shared is None else f"the journal up to LSN {shared}"
+        where, then = f"the journal up to LSN {shared}", "and this one will follow it"
+        if shared is None:
+            where, then = "nothing", "and start this one with an empty directory: it will follow"
         raise LinkRefused(
             f"slave {handshake.slave_id} was in sync and shares {where} with this master, which lost the rest: stop "
-            f"this master, make that slave the master with `metaq promote`, and this one will follow it"
+            f"this master, make that slave the master with `metaq promote`, {then}"
         )
     return StartFetch(shared)
 

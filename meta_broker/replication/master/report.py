@@ -29,11 +29,12 @@ def report_lines(master: Master, now: float) -> Iterable[str]:
 
 def state_of(master: Master) -> str:
     """Return the state of writes: `async`, `sync`, `degraded` (no slave is waited for), `refusing`, or `full`."""
-    if master.store.space.is_full and not master.in_sync.is_refusing:
+    is_refusing = bool(master.why_refusing())
+    if master.store.space.is_full and not is_refusing:
         return "full"
     if master.section.mode == "async":
         return "async"
-    if master.in_sync.is_refusing:
+    if is_refusing:
         return "refusing"
     return "degraded" if master.in_sync.is_under_min else "sync"
 

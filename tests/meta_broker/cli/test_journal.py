@@ -182,6 +182,7 @@ def test_corruption_is_status_1_with_the_loss(data: Path) -> None:
     ]
     assert "affected: orders-0 from offset 1000 to 1700: stood there, or was committed there" in out
     assert f"affected: branch {xa('done')}: live before it; its outcome may stand there" in out
+    assert f"in doubt at LSN {lsn}: {xa('done')}" in out.splitlines(), "whether it is still is unknown"
 
 
 def test_dump_stops_at_corruption_and_says_how_to_go_on(data: Path) -> None:

@@ -42,7 +42,7 @@ def test_topics_are_listed_with_their_brokers(zookeeper: Chroot, broker: BrokerP
     ("words", "said"),
     [
         (["topics"], "no topics: start a broker that offers one\n"),
-        (["groups"], "no consumer group has read anything yet\n"),
+        (["groups"], "ZooKeeper knows no consumer group\n"),
     ],
 )
 def test_nothing_is_said_to_people_and_not_to_scripts(zookeeper: Chroot, words: list[str], said: str) -> None:

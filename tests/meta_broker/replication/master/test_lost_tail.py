@@ -11,7 +11,7 @@ import pytest
 from journal.repair.offline import opened_store
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.power import cut_power
-from tests.fixtures.replicas import ReplicaProcess, Replicas, wait_identical, wait_until
+from tests.fixtures.replicas import Replicas, wait_identical, wait_until
 from tests.fixtures.wire import Refused, WireClient
 from tests.meta_broker.replication.master.test_watermark import (
     SYNC,
@@ -254,13 +254,19 @@ def test_an_empty_directory_is_no_masters_that_could_acknowledge_anything(pair: 
     configure(pair.master, timeout_ms=1000)
     pair.master.start()
     wait_until(lambda: "shares nothing with this master" in pair.slaves[0].log, "the slave says what is wrong")
-    with WireClient(pair.master.port) as client, pytest.raises(Refused):
-        client.put("orders", 0, b"nobody was told")
+    with WireClient(pair.master.port) as client:
+        with pytest.raises(Refused):
+            client.put("orders", 0, b"nobody was told")
+        assert any(" state refusing " in line for line in client.stats("replication"))
     pair.master.kill()
-    slave: ReplicaProcess = pair.slaves[0]
+    slave, emptied = pair.slaves[0], pair.master
     assert slave.stop() == 0
     pair.promote(slave)
     assert everything(slave) == before
+    assert "and start this one with an empty directory: it will follow" in slave.log
+    shutil.rmtree(emptied.data)
+    at = emptied.launch()
+    wait_until(lambda: is_logged(emptied, "following master=", at), "the new disk has a slave's copy")
 
 
 def test_a_slave_in_sync_that_comes_back_with_an_empty_directory_speaks_for_nobody(
