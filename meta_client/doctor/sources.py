@@ -81,11 +81,12 @@ def gather(
             batches[query] = Decisions(client.session, query).read()
         except ZooKeeperError as error:
             problems[f"decision of Spark query {query}"] = str(error)
-    asked, branches_at = [], [*brokers.reports, *(brokers.findings.keys() - brokers.reports.keys())]
+    asked = []
+    known = [*brokers.reports, *(brokers.findings.keys() - brokers.reports.keys())]
     for url in dict.fromkeys(databases):
         label, address = names_of(url)
         with step(f"asking {label}"):
-            asked.append(_ask_database(client, DatabaseEvidence(label, url, address), branches_at, age_s))
+            asked.append(_ask_database(client, DatabaseEvidence(label, url, address), known, age_s))
         if len(asked[-1].rows) >= ROWS_MAX:
             problems[label] = f"it has more than {ROWS_MAX} rows in its decision table, of which not all were looked at"
     found = Evidence(brokers, tuple(asked), tuple(logs), batches, problems)

@@ -61,7 +61,7 @@ def _restored(database: dict[str, Any]) -> str:
             return "whether it was restored is unknown: ZooKeeper was not asked (--zk)"
         case True:
             return (
-                f"RESTORED to an earlier time, a copy, or without rows of decisions: its decision table is at "
+                f"RESTORED to an earlier time, or a copy, or emptied: its decision table is at "
                 f"generation {database['generation']}, and ZooKeeper has noted {database['noted']}; resolvers roll "
                 f"nothing back"
             )

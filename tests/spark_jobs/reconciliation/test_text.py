@@ -41,7 +41,7 @@ FOUND: dict[str, Any] = {
 def test_every_kind_of_line() -> None:
     told = list(lines(FOUND))
     for part in (
-        "RESTORED to an earlier time, or a copy: its decision table is at generation 3",
+        "RESTORED to an earlier time, or a copy, or emptied: its decision table is at generation 3",
         "  epoch 1 ends at LSN 500, ",
         "NOT READ: broker 2, which ZooKeeper knows: give --dir",
         "  a broker whose name can't be read: named by the decision, and no branch",
