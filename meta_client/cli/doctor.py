@@ -12,7 +12,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from meta_client.cli.options import check_any_broker, connected
+from meta_client.cli.options import check_any_broker, connected, why_no_broker
 from meta_client.cli.output import (
     age_option,
     databases_option,
@@ -81,13 +81,16 @@ def doctor(
         logs,
     )
     with connected(zk) as client:
-        check_any_broker(client, zk)
+        if not databases and not logs:
+            check_any_broker(client, zk)
+        nobody = why_no_broker(client, zk)
         found = gather(client, databases, logs, age_s, _step)
         now_ms = time.time_ns() // 1_000_000
         cases = cases_of(found, now_ms, age_s)
         verbs = verbs_of(client)
         done = _apply(cases, verbs) | _record_findings(cases, verbs, again) if applies else {}
-    rows = [problem_row(*problem) for problem in problems(found)]
+    no_broker = [("brokers", nobody)] if nobody else []
+    rows = [problem_row(*problem) for problem in (*no_broker, *problems(found))]
     for case in cases:
         if case.is_over:
             continue

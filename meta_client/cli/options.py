@@ -68,13 +68,20 @@ def _log_to_stderr() -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
+def why_no_broker(client: Client, zookeeper: str) -> str:
+    """Return what to say if no broker is registered: nobody is asked then, and an empty list proves nothing."""
+    if (masters := client.topology.read_masters()) or client.topology.read_absent(masters):
+        return ""
+    return (
+        f"no broker is registered in ZooKeeper at {zookeeper}, so nobody knows of branches: start the brokers, or "
+        "name the right ZooKeeper with --zk"
+    )
+
+
 def check_any_broker(client: Client, zookeeper: str) -> None:
-    """Raise NotConnected if no broker is registered: nobody was asked then, and an empty list would prove nothing."""
-    if not (masters := client.topology.read_masters()) and not client.topology.read_absent(masters):
-        raise NotConnected(
-            f"no broker is registered in ZooKeeper at {zookeeper}, so nobody knows of branches: start the brokers, or "
-            "name the right ZooKeeper with --zk"
-        )
+    """Raise NotConnected if no broker is registered."""
+    if why := why_no_broker(client, zookeeper):
+        raise NotConnected(why)
 
 
 @contextlib.contextmanager

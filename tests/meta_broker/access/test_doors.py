@@ -59,7 +59,7 @@ def test_a_stranger_is_told_the_version_and_nothing_else(served: tuple[BrokerPro
         if (hasattr(request, "status")) or getattr(request, "verb", None) is TransactionVerb.END:
             continue  # never sent, and never answered
         with WireClient(broker.port) as client:
-            assert client.result(Version(1)).text.endswith(" auth")
+            assert client.result(Version(1)).text.endswith(" auth broker-0")
             answer = client.result(request)
             assert (answer.status, answer.text[:6]) == (401, "log in"), request
     assert sorted(broker.data.iterdir()) == before

@@ -268,7 +268,8 @@ def test_an_address_is_shown_without_its_secrets() -> None:
 
 
 def test_urls_that_lead_nowhere(zookeeper: Chroot, mariadb: MariaDatabase, doctor: Doctor) -> None:
-    """Each is a line of its own, and no secret is shown, not even the piece that a wrong character makes a port of."""
+    """Each is a line of its own, as is that no broker is registered; and no secret is shown, not even the piece that a
+    wrong character makes a port of."""
     right = parameters(mariadb.url)
     urls = [
         "mysql://ann:s3cret/x@127.0.0.1/shop",
@@ -286,7 +287,8 @@ def test_urls_that_lead_nowhere(zookeeper: Chroot, mariadb: MariaDatabase, docto
         re.sub("/[^/]*$", "/nowhere", mariadb.url),
     ]
     told = doctor(zookeeper.connect, *(word for url in urls for word in ("--database", url)))
-    assert [row["verdict"] for row in told.rows] == ["unknown"] * len(urls)
+    assert [row["verdict"] for row in told.rows] == ["unknown"] * (1 + len(urls))
+    assert told.rows[0]["reason"].startswith("no broker is registered")
     assert "s3cret" not in str(told.rows) + told.stderr
     assert right["password"] not in str(told.rows) + told.stderr
     for url in urls[:1] + urls[7:10]:
