@@ -69,12 +69,7 @@ class SlaveRole(Role):
         self._announcer = context.announcer
         context.slave = self._replica = ReplicaReceiver(
             *(facts, self._file, store, follower, functools.partial(_find_master, config, membership)),
-            *(
-                self._announcer.announce,
-                server.wake,
-                start.end,
-                wall_clock_ms,
-            ),
+            *(self._announcer.announce, server.wake, start.end, wall_clock_ms),
             serves=serves,
             security=config.security,
         )

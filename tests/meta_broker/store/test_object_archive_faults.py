@@ -75,7 +75,7 @@ def test_a_manifest_whose_answer_was_lost_is_nobody_else_s(tmp_path: Path, store
 
 
 def test_a_listing_of_the_past_moves_no_reader_past_what_is_there(tmp_path: Path, store: Store) -> None:
-    """What is listed in the manifest, and not by the store, counts as removed by hand only if it is gone."""
+    """A segment of the manifest that the store does not list counts as removed by hand only if it is gone."""
     files = bucket("past")
     url = "s3://past/broker-0"
     place = ObjectPlace(url)
