@@ -47,6 +47,8 @@ class OwnedPartitions:
         self.blocked: dict[TopicPartition, str] = {}  # owners of what the last claim did not get
         self._replaced: int | None = None  # see note_tree()
         self._is_store_lost = False  # ever
+        self._dropped: set[TopicPartition] = set()  # with the last session
+        self._owned_at_loss: set[TopicPartition] = set()  # of what the store had
         self._epochs_min: dict[TopicPartition, int] = {}  # of lost partitions: above the epoch that a broker has seen
 
     def keys(self) -> set[TopicPartition]:
@@ -96,7 +98,12 @@ class OwnedPartitions:
         if self._config.starts_anew:
             return {}
         known = {key: offset for key in offsets if (offset := self._tracker.before_loss(key)) is not None}
-        regained = {key: offset for key, offset in known.items() if (stored := offsets[key]) is None or stored > offset}
+        # A later offset may be one that began at start="latest"; of others' partitions ours may be long outdated.
+        regained = {
+            key: offset
+            for key, offset in known.items()
+            if (stored := offsets[key]) is None or (stored > offset and key in self._owned_at_loss)
+        }
         offsets |= regained
         if regained:
             _log.warning("going on at offsets from before ZooKeeper's tree was replaced partitions=%d", len(regained))
@@ -112,8 +119,9 @@ class OwnedPartitions:
         """Note how often ZooKeeper's tree was replaced; what it stored went with it."""
         if self._replaced not in (None, replaced) and isinstance(self._store, ZooKeeperOffsetStore):
             self._is_store_lost = True
+            self._owned_at_loss = self._dropped
             self._tracker.store_lost()
-        self._replaced = replaced
+        self._replaced, self._dropped = replaced, set()
 
     def _load(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Load offsets, None: not stored. A partition whose offset can't be loaded is left out, and is not fetched."""
@@ -163,6 +171,7 @@ class OwnedPartitions:
         partitions."""
         dropped = set(self._assignments.held())
         self._discard(dropped)
+        self._dropped |= dropped
         return dropped
 
     def release_stale(self, key: TopicPartition, epoch: int, epoch_seen: int) -> bool:

@@ -95,6 +95,47 @@ def test_a_group_goes_on_where_its_members_were(
     assert "another tree than before" in caplog.text or "it has lost data" in caplog.text
 
 
+def test_what_a_member_knew_of_others_partitions_does_not_take_them_back(tmp_path: Path) -> None:
+    """It owned them once, long before ZooKeeper was replaced: their owner, who knew more, has stored it."""
+    inbox = Inbox()
+    with (
+        EmbeddedZooKeeper(tmp_path / "zookeeper") as server,
+        TcpProxy(int(server.connect.rpartition(":")[2])) as proxy,
+        running_broker(tmp_path / "broker", server.connect),
+        Client(proxy.connect, session_timeout_ms=SESSION_MS) as first,
+        Client(server.connect, session_timeout_ms=SESSION_MS) as second,
+    ):
+        producer = second.producer()
+
+        def send(word: bytes) -> None:
+            expected = len(inbox.messages) + 20
+            for number in range(20):
+                producer.send("orders", b"%s %d" % (word, number))
+            wait_until(lambda: len(inbox.messages) >= expected)
+
+        consumers: list[Consumer] = [client.consumer("group", config=LATEST) for client in (first, second)]
+        for count, consumer in enumerate(consumers):
+            consumer.subscribe("orders", inbox)
+            consumer.start()
+            wait_until(lambda: sum(len(it.owned()) for it in consumers[: count + 1]) == 4)  # noqa: B023 - at once
+            wait_until(lambda: all(it.is_caught_up() for it in consumers[: count + 1]))  # noqa: B023 - at once
+            send(b"to %d" % (count + 1))
+            wait_until(lambda: stored(server.connect) == 4)
+        wait_until(lambda: sorted(len(it.owned()) for it in consumers) == [2, 2])
+        proxy.refuse()
+        empty(server)
+        server.start()
+        wait_until(lambda: len(consumers[1].owned()) == 4)
+        proxy.heal()
+        wait_until(lambda: sorted(len(it.owned()) for it in consumers) == [2, 2])
+        send(b"afterwards")
+        consumers[1].close()
+        wait_until(lambda: len(consumers[0].owned()) == 4)
+        send(b"at the end")
+        consumers[0].close()
+    assert {count for payload, count in inbox.payloads.items() if payload.startswith(b"afterwards")} == {1}
+
+
 def test_a_broker_that_starts_elsewhere_says_that_nobody_knows_its_journal(tmp_path: Path, zookeeper: Chroot) -> None:
     warning = "has no record of this journal"
     here, elsewhere = (BrokerProcess(tmp_path / "broker", f"{zookeeper.connect}/{name}") for name in ("a", "b"))
