@@ -40,6 +40,12 @@ MESSAGES: Final = Family(
     _TOPIC,
 )
 BYTES: Final = Family("metaq_consumergroup_bytes_delivered_total", C, "The same in bytes, headers included.", _TOPIC)
+SKIPPED: Final = Family(
+    "metaq_consumergroup_bytes_skipped_total",
+    C,
+    "Deleted by retention before the group consumed them, at most; lag does not tell of them.",
+    _TOPIC,
+)
 REBALANCES: Final = Family(
     "metaq_consumergroup_rebalances_total", C, "Rebalances of the consumers that are open.", _GROUP
 )
@@ -79,9 +85,9 @@ def samples(consumers: tuple[Consumer, ...]) -> Iterator[Sample]:
         for member in members:
             for (topic, _), lag in member.lags().items():
                 by_topic.setdefault(topic, []).append(lag)
+                delivered.setdefault(topic, Delivered())  # a counter's first increase shows only from a 0
             for topic, more in member.delivered().items():
-                before = delivered.get(topic, Delivered())
-                delivered[topic] = Delivered(before.messages + more.messages, before.bytes + more.bytes)
+                delivered[topic] = delivered.get(topic, Delivered()).plus(more)
         for topic, lags in by_topic.items():
             size = [lag.bytes for lag in lags if lag.bytes is not None]
             seconds = [lag.seconds for lag in lags if lag.seconds is not None]
@@ -93,6 +99,7 @@ def samples(consumers: tuple[Consumer, ...]) -> Iterator[Sample]:
         for topic, total in delivered.items():
             yield Sample(MESSAGES, total.messages, (group, topic))
             yield Sample(BYTES, total.bytes, (group, topic))
+            yield Sample(SKIPPED, total.skipped_bytes, (group, topic))
 
 
 def _rebalances(consumer: Consumer) -> int:

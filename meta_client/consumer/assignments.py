@@ -320,13 +320,12 @@ class Assignments:
         with self.changed:
             return {it.key: lag_of(it, now) for it in self._held.values() if it.is_assigned}
 
-    def count_delivered(self, topic: str, messages: int, size: int) -> None:
+    def count(self, topic: str, more: Delivered) -> None:
         with self.changed:
-            before = self._delivered.get(topic, Delivered())
-            self._delivered[topic] = Delivered(before.messages + messages, before.bytes + size)
+            self._delivered[topic] = self._delivered.get(topic, Delivered()).plus(more)
 
     def delivered(self) -> dict[str, Delivered]:
-        """Return the messages delivered since the start, by topic."""
+        """Return what was delivered, and skipped, since the start, by topic."""
         with self.changed:
             return self._delivered.copy()
 

@@ -203,7 +203,7 @@ class Consumer:
         return self._fetcher.assignments.lags()
 
     def delivered(self) -> dict[str, Delivered]:
-        """Return how many messages and bytes of each topic were delivered since the start. Any thread."""
+        """Return what was delivered, and skipped, of each topic since the start. Any thread."""
         return self._fetcher.assignments.delivered()
 
     def is_caught_up(self) -> bool:

@@ -31,6 +31,7 @@ class FetchRequest:
     log_end: int | None = None  # of the partition, as the last answer told; None: it did not
     is_at_end: bool = False  # the last answer had nothing new
     is_moved_back: bool = False  # to an offset that has to be stored before delivery
+    is_at_start: bool = False  # asks for the beginning, wherever retention left it, and was not answered yet
     has_error: bool = False  # the last answer was an error: logged once, not at every round
     last_error: str | None = None  # of the last round, for the watchdog
     rounds: int = 0  # successful ones, for the watchdog
@@ -48,7 +49,7 @@ class FetchRequest:
         if (offset := offset_of(start)) is None:
             self.seek = Seek(start, is_progress=True)
         else:
-            self.offset = offset
+            self.offset, self.is_at_start = offset, not isinstance(start, int)
 
     def ask_for(self, bytes_limit: int = BODY_BYTES_MAX) -> int:
         """Return the size of the next fetch, *bytes_limit* at most."""
@@ -114,13 +115,14 @@ class FetchRequest:
         self._grow_backoff()
         self.backoff_s = max(self.backoff_s, backoff_s_min)
 
-    def sought(self, offset: int) -> None:
-        """Continue at once at *offset*, after a seek."""
+    def sought(self, offset: int, to: Position) -> None:
+        """Continue at once at *offset*, that of *to*, after a seek."""
         self.offset = offset
         self.is_moved_back = False
         self.backoff_s = 0.0
         self.is_at_end = False
         self._is_well()
+        self.is_at_start = offset == 0 and not isinstance(to, int)
 
     def cut_off(self, body: Body) -> None:
         """Handle an answer without one whole message. A frame begins with its length, so ask for that much next.
@@ -137,7 +139,7 @@ class FetchRequest:
         self._grow_backoff()
 
     def _is_well(self) -> None:
-        self.has_error, self.last_error = False, None
+        self.has_error, self.last_error, self.is_at_start = False, None, False
         self.rounds += 1
 
     def _grow_backoff(self) -> None:

@@ -17,6 +17,7 @@ from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEv
 from meta_client.consumer.messages.batch import Batch, decode_batch
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.position import Seek, offset_of
+from meta_client.consumer.traffic import Delivered
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
 from meta_client.consumer.workers import Workers
 from meta_client.errors import text_of
@@ -196,10 +197,13 @@ class Fetcher:
                 *(self._group, request.topic, request.partition, request.offset, offset),
             )
         elif request.offset != OFFSET_END:
-            lost = "0" if offset < request.offset else f"up to {offset - request.offset} bytes"
-            _log.warning(
+            skipped = 0 if request.is_at_start else max(offset - request.offset, 0)
+            self.assignments.count(request.topic, Delivered(skipped_bytes=skipped))
+            _log.log(
+                logging.INFO if request.is_at_start else logging.WARNING,
                 "offset moved group=%s partition=%s/%s from=%d to=%d skipped=%s",
-                *(self._group, request.topic, request.partition, request.offset, offset, lost),
+                *(self._group, request.topic, request.partition, request.offset, offset),
+                f"up to {skipped} bytes" if skipped else "0",
             )
         self._go_to(request, offset)
 
@@ -297,7 +301,7 @@ class Fetcher:
         if not is_current_delivery:
             return
         taken = sum(m.next_offset <= outcome.next_offset for m in batch.messages) if outcome.failure else len(batch)
-        self.assignments.count_delivered(batch.topic, taken, outcome.next_offset - batch.offset)
+        self.assignments.count(batch.topic, Delivered(taken, outcome.next_offset - batch.offset))
         if outcome.failure is None:
             request.delivered(outcome.next_offset, log_end)
             if request.is_at_end:
@@ -328,7 +332,7 @@ class Fetcher:
         self.assignments.take_poll(request)  # drop messages of the old offset
         offset = self._fetch_client.offset_of(request, seek.to)
         is_assigned = self.assignments.finish_seek(request, seek)
-        request.sought(offset)
+        request.sought(offset, seek.to)
         if is_assigned:
             request.delivery.discard(request.key, is_seek=seek.is_progress)
             if request.delivery.window is not None:

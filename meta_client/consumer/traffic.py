@@ -17,10 +17,15 @@ class PartitionLag(NamedTuple):
 
 class Delivered(NamedTuple):
     """Messages of a topic that listeners, or the buffer of fetch(), have taken, with their bytes as in offsets. Those
-    that are delivered again count again."""
+    that are delivered again count again. *skipped_bytes*: up to so many were deleted by retention before the group
+    consumed them; no lag tells that afterwards."""
 
     messages: int = 0
     bytes: int = 0
+    skipped_bytes: int = 0
+
+    def plus(self, more: "Delivered") -> "Delivered":
+        return Delivered(*map(sum, zip(self, more, strict=True)))
 
 
 def lag_of(request: FetchedPartition, now: float) -> PartitionLag:

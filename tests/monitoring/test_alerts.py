@@ -26,7 +26,8 @@ from meta_client.coordinator.metrics import CoordinatorCollector
 from meta_client.outbox import Outbox
 from meta_client.outbox.engines import engine_at
 from meta_client.outbox.tables import create
-from meta_client.protocol.requests import Put, TopicVerb, TransactionVerb
+from meta_client.protocol.requests import OFFSET_END, Put, TopicVerb, TransactionVerb
+from meta_client.protocol.responses import Result
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.forked import Forked, run_metaq, start_metaq, start_module
@@ -500,6 +501,65 @@ def test_a_partition_that_stands_still(tmp_path: Path, zookeeper: Chroot) -> Non
             story.check("MetaqGroupStands", after_s=3 * MINUTE)
         finally:
             release.set()
+
+
+def test_messages_that_retention_deletes_before_a_group_has_consumed_them(tmp_path: Path, zookeeper: Chroot) -> None:
+    """By a member that was too slow, and by one that comes too late. Their lag is 0 afterwards."""
+    config = SMALL + "\n[retention]\nbytes = 1048576\nwhen = 0.2\n"
+    labels = {"consumergroup": "billing", "topic": "orders"}
+    may_return = threading.Event()
+    may_return.set()
+
+    def listen(batch: Batch) -> None:
+        del batch
+        assert may_return.wait(60)
+
+    with (
+        running_broker(tmp_path / "broker", zookeeper.connect, config=config) as broker,
+        broker.client() as sender,
+        Client(zookeeper.connect) as client,
+        serve_consumer_admin(client, 0) as admin,
+    ):
+
+        def have_deleted() -> None:
+            end = moved_to(sender, OFFSET_END)
+            while moved_to(sender, 0) <= end:
+                put_megabytes(sender, 1)
+
+        def skips() -> None:
+            may_return.set()
+            wait_for(lambda: Scrape(admin.url).get("metaq_consumergroup_bytes_skipped_total", **labels), bool)
+            wait_for(lambda: Scrape(admin.url).get("metaq_consumergroup_lag_bytes", **labels), lambda lag: lag == 0)
+
+        with client.consumer("billing") as consumer:
+            consumer.subscribe("orders", listen, max_bytes=1024)
+            consumer.start()
+            sender.put("orders", 0, b"one")
+            wait_for(lambda: Scrape(admin.url).get("metaq_consumergroup_lag_bytes", **labels), lambda lag: lag == 0)
+            story = Story(tmp_path, {"consumer": admin.url})
+            may_return.clear()
+            have_deleted()
+            story.check(after_s=MINUTE)
+            story.check("MetaqGroupSkipped", after_s=MINUTE, not_fires=["MetaqGroupBehind"], meanwhile=skips)
+        story = Story(tmp_path, {"consumer": admin.url})
+        have_deleted()
+        with client.consumer("billing") as consumer:
+            consumer.subscribe("orders", listen)
+            consumer.start()
+            skips()
+            story.check("MetaqGroupSkipped", after_s=MINUTE)
+        with client.consumer("new") as consumer:  # at the beginning, wherever that is
+            consumer.subscribe("orders", listen)
+            consumer.start()
+            new = labels | {"consumergroup": "new"}
+            wait_for(lambda: Scrape(admin.url).get("metaq_consumergroup_lag_bytes", **new), lambda lag: lag == 0)
+            assert Scrape(admin.url).get("metaq_consumergroup_bytes_skipped_total", **new) == 0
+
+
+def moved_to(sender: WireClient, offset: int) -> int:
+    """Return where a reader of orders/0-0 at *offset*, which is before its start or behind its end, goes on."""
+    answer = sender.get("orders", 0, offset)
+    return int(answer.message) if isinstance(answer, Result) and answer.status == 301 else 0
 
 
 def test_every_alert_is_fired_by_a_test_here() -> None:

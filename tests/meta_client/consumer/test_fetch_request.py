@@ -59,7 +59,7 @@ def test_a_failed_delivery_goes_on_at_what_failed_and_later_each_time() -> None:
 def test_a_seek_is_made_at_once() -> None:
     it = request()
     it.found_nothing(is_at_end=True)
-    it.sought(7)
+    it.sought(7, 7)
     assert (it.offset, it.backoff_s, it.is_at_end) == (7, 0.0, False)
 
 

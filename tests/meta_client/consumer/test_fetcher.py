@@ -12,6 +12,7 @@ from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offsets import OffsetEntry
+from meta_client.consumer.traffic import Delivered
 from meta_client.errors import ConsumerMisuse, OwnershipLost
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Get, Request
@@ -91,15 +92,34 @@ def test_cut_off_tails_are_fetched_again(consumer: Consumer, seen: Seen, start_b
     assert seen.payloads == EVERYTHING
 
 
-def test_a_deleted_beginning_is_skipped_said_and_committed(
+def test_a_new_group_begins_where_the_broker_does_and_skips_nothing(
     client: Client, consumer: Consumer, seen: Seen, start_broker: StartBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     start_broker(0, {"orders": 1}, Shelf(start=4096))
     consumer.start()
     offsets = ZooKeeperOffsets(client.session, "group")
     wait_until(lambda: (node := offsets.load("orders", Partition(0, 0))) is not None and node.offset == 4096)
     assert seen.payloads == []
-    assert "offset moved group=group partition=orders/0-0 from=0 to=4096 skipped=up to 4096 bytes" in caplog.text
+    (record,) = [record for record in caplog.records if record.message.startswith("offset moved")]
+    assert record.message == "offset moved group=group partition=orders/0-0 from=0 to=4096 skipped=0"
+    assert record.levelno == logging.INFO
+    assert consumer.delivered()["orders"] == Delivered()
+
+
+@pytest.mark.parametrize("stored", [0, 96])
+def test_what_is_deleted_before_a_group_has_consumed_it_is_said_counted_and_committed(
+    client: Client, start_broker: StartBroker, caplog: pytest.LogCaptureFixture, stored: int
+) -> None:
+    start_broker(0, {"orders": 1}, Shelf(start=4096))
+    ledger = Ledger(stored, [])
+    with client.consumer("group", ledger, config=ConsumerConfig(commit_period_s=0.1)) as consumer:
+        consumer.subscribe("orders")
+        consumer.start()
+        wait_until(lambda: (4096, False) in ledger.events)
+        assert consumer.delivered()["orders"] == Delivered(skipped_bytes=4096 - stored)
+    skipped = f"from={stored} to=4096 skipped=up to {4096 - stored} bytes"
+    assert f"offset moved group=group partition=orders/0-0 {skipped}" in caplog.text
 
 
 class Ledger:
