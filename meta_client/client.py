@@ -26,7 +26,7 @@ from meta_client.producer.sender import Sender
 from meta_client.producer.single_sends import SingleSends
 from meta_client.protocol.compression import PACKAGES, Codec, codec_of, is_installed
 from meta_client.protocol.errors import LocalProtocolError
-from zk.forks import invalidate_after_fork
+from zk.forks import ProcessBound, invalidate_after_fork
 from zk.groups.membership import ConsumerIdTaken
 from zk.session.security import PLAIN as ZOOKEEPER_PLAIN
 from zk.session.security import ZooKeeperSecurity
@@ -44,7 +44,7 @@ MakeSession = Callable[[Callable[[SessionEvent], None]], ZooKeeperSession]  # ta
 COMPRESSION_BYTES_MIN = 256  # a shorter text hardly shrinks by more than what a codec adds
 
 
-class Client:
+class Client(ProcessBound):
     """One ZooKeeper session and the broker connections, shared by everything made here. Any thread.
 
     Per broker one connection sends, and another one reads for consumers: on a shared one, a send's reply would queue

@@ -6,6 +6,7 @@ Consumers of one group in one client are added up: a registry must not export on
 """
 
 from collections.abc import Iterator
+from operator import add
 from typing import Final, Protocol
 
 from meta_client.admin.families import Family, MetricKind, Sample, SampleCollector
@@ -87,7 +88,7 @@ def samples(consumers: tuple[Consumer, ...]) -> Iterator[Sample]:
                 by_topic.setdefault(topic, []).append(lag)
                 delivered.setdefault(topic, Delivered())  # a counter's first increase shows only from a 0
             for topic, more in member.delivered().items():
-                delivered[topic] = delivered.get(topic, Delivered()).plus(more)
+                delivered[topic] = Delivered(*map(add, delivered.get(topic, Delivered()), more))
         for topic, lags in by_topic.items():
             size = [lag.bytes for lag in lags if lag.bytes is not None]
             seconds = [lag.seconds for lag in lags if lag.seconds is not None]

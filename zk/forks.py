@@ -30,6 +30,17 @@ def invalidate_after_fork(thing: object, detach: Callable[[], None] | None = Non
     _made[thing] = detach
 
 
+class ProcessBound:
+    """Base of objects with threads and sockets, which are neither pickled nor copied."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} belongs to its process, and can't be pickled or copied: make one where it is used"
+        )
+
+
 class HasDescriptor(Protocol):
     """A socket or a file; `fileno` is -1 once it is closed."""
 

@@ -23,7 +23,7 @@ from meta_broker.config.slave_section import SlaveSection
 from meta_broker.config.tls_section import TlsSection
 from meta_broker.config.zookeeper_section import ZooKeeperSection
 from meta_client.net.security import Security
-from zk.tree.paths import InvalidName, check_name
+from zk.tree.paths import InvalidName, check_topic
 
 BROKER_ID_MAX = 1023  # ten bits of a message id
 PARTITIONS_MAX = 65_536  # what readers of ZooKeeper accept
@@ -50,11 +50,10 @@ def why_not_a_topic(name: str) -> str | None:
     if not name or len(name.encode()) > TOPIC_NAME_BYTES_MAX:
         return f"a topic name is 1 to {TOPIC_NAME_BYTES_MAX} bytes long"
     try:
-        check_name(name)
-        is_node = name.isprintable() and not any(map(str.isspace, name))
+        check_topic(name)
     except InvalidName:
-        is_node = False
-    return None if is_node else "a topic name holds no slash, white space or character that ZooKeeper refuses"
+        return "a topic name holds no slash, white space or character that ZooKeeper refuses"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import Partitioner
 from meta_client.producer.single_sends import SingleSends
 from zk.errors import RefusedNode
-from zk.forks import invalidate_after_fork
+from zk.forks import ProcessBound, invalidate_after_fork
 from zk.session.security import PLAIN as ZOOKEEPER_PLAIN
 from zk.session.security import ZooKeeperSecurity
 from zk.session.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 BROWSED: Final = 256  # messages that browse takes at a time
 
 
-class Client:
+class Client(ProcessBound):
     """One ZooKeeper session and the broker connections, shared by everything made here; for one event loop. Per broker
     one connection sends, and another one reads for consumers, as in meta_client.Client.
 

@@ -20,11 +20,11 @@ from meta_client.consumer.rebalance_history import Rebalance
 from meta_client.consumer.subscription import Acknowledge
 from meta_client.consumer.watchdog import PartitionFinding
 from meta_client.errors import ConsumerMisuse
-from zk.forks import invalidate_after_fork, skip_after_fork
+from zk.forks import ProcessBound, invalidate_after_fork, skip_after_fork
 from zk.tree.nodes import Partition, TopicPartition
 
 
-class Consumer:
+class Consumer(ProcessBound):
     """Receives the messages of its share of partitions, each at least once. Made by Client.consumer().
 
     subscribe(), then `async with`, or start() and close(). Loop thread only.

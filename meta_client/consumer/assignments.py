@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection
+from operator import add
 
 from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEvent, PartitionState
 from meta_client.consumer.long_poll import LongPoll
@@ -322,7 +323,7 @@ class Assignments:
 
     def count(self, topic: str, more: Delivered) -> None:
         with self.changed:
-            self._delivered[topic] = self._delivered.get(topic, Delivered()).plus(more)
+            self._delivered[topic] = Delivered(*map(add, self._delivered.get(topic, Delivered()), more))
 
     def delivered(self) -> dict[str, Delivered]:
         """Return what was delivered, and skipped, since the start, by topic."""

@@ -32,7 +32,7 @@ from meta_client.net.identity import host_name
 from meta_client.net.transport import Transports
 from meta_client.producer.outgoing import parse_partition
 from meta_client.tracing import TRACING
-from zk.forks import invalidate_after_fork, skip_after_fork
+from zk.forks import ProcessBound, invalidate_after_fork, skip_after_fork
 from zk.groups.membership import new_consumer_id
 from zk.groups.ownership import Ownership
 from zk.session.session import SessionEvent, ZooKeeperSession
@@ -41,7 +41,7 @@ from zk.tree.nodes import Partition, TopicPartition
 NO_GROUP = "metaq-assigned"  # shown in brokers' statistics for a consumer without a group
 
 
-class Consumer:
+class Consumer(ProcessBound):
     """Receives the messages of its share of partitions, each at least once. Client.consumer() makes it.
 
     Call subscribe(), optionally assign(), start(), and close(), which a context manager also does; all on one thread,

@@ -68,7 +68,10 @@ def is_coroutine_function(function: Callable[..., Any]) -> bool:
 
 
 def check_plain(topic: str, what: str, function: Callable[..., Any]) -> None:
-    """Raise TypeError for a coroutine function or an asynchronous generator, which would never run."""
+    """Raise TypeError for a coroutine function or an asynchronous generator, which would never run, and for what is no
+    function."""
+    if not callable(function):
+        raise TypeError(f"topic {topic}: {what} {function!r} can't be called: give a function")
     if is_coroutine_function(function) or inspect.isasyncgenfunction(_called(function)):
         raise TypeError(
             f"topic {topic}: {what} {function!r} is a coroutine function, which nobody awaits here: give a plain "

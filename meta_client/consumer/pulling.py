@@ -18,6 +18,7 @@ from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetTracker
+from meta_client.net.deadline import check_timeout
 from zk.tree.nodes import TopicPartition
 
 CHUNK = 256  # messages that an iteration takes at a time
@@ -121,7 +122,7 @@ class PullBuffer:
     def poll(self, count: int, timeout_s: float | None) -> list[ReceivedMessage]:
         """Return *count* messages at most; none only after the timeout or close(). Messages taken before are consumed
         now, and the returned ones at the next call."""
-        deadline = None if timeout_s is None else time.monotonic() + min(timeout_s, TIMEOUT_MAX)
+        deadline = None if timeout_s is None else time.monotonic() + min(check_timeout(timeout_s), TIMEOUT_MAX)
         taken: list[ReceivedMessage] = []
         with self._changed:
             self._take_over()

@@ -15,7 +15,7 @@ from meta_client.consumer.pulling import PullBuffer, PullDelivery
 from meta_client.consumer.subscription import Acknowledge, Subscription
 from meta_client.consumer.workers import Workers
 from meta_client.errors import ConsumerMisuse
-from zk.tree.paths import check_name
+from zk.tree.paths import check_topic
 
 
 class Subscriptions(dict[str, Subscription]):
@@ -61,9 +61,10 @@ class Subscriptions(dict[str, Subscription]):
             )
         if on_reject == "dead_letter" and not self._dead_letters.has_directory:
             raise ValueError('on_reject "dead_letter" needs ConsumerConfig.dead_letter_directory, where to')
-        for what, function in (("accept", accept), ("on_reject", on_reject)):
-            if callable(function):
-                check_plain(topic, what, function)
+        if accept is not None:
+            check_plain(topic, "accept", accept)
+        if callable(on_reject):
+            check_plain(topic, "on_reject", on_reject)
         if on_batch is not None and on_message is not None:
             raise ValueError("on_batch and on_message exclude each other: give the one that is to be called")
         if acknowledge not in ("auto", "manual"):
@@ -87,7 +88,7 @@ class Subscriptions(dict[str, Subscription]):
         if listener is None and retries_max is not None:
             raise ValueError("retries_max needs a listener, on_batch or on_message: without one call reject()")
         bytes_max = check_bytes_max(max_bytes)
-        self[check_name(topic)] = Subscription(bytes_max, new_delivery, listener, is_manual, policy.reject)
+        self[check_topic(topic)] = Subscription(bytes_max, new_delivery, listener, is_manual, policy.reject)
 
     def reject(self, message: ReceivedMessage, error: Exception) -> bool:
         """Apply the topic's `on_reject`; False: that is to stop. Raises ConsumerMisuse, and what on_reject does."""

@@ -24,9 +24,6 @@ class Delivered(NamedTuple):
     bytes: int = 0
     skipped_bytes: int = 0
 
-    def plus(self, more: "Delivered") -> "Delivered":
-        return Delivered(*map(sum, zip(self, more, strict=True)))
-
 
 def lag_of(request: FetchedPartition, now: float) -> PartitionLag:
     """Return the lag at *now*, by the monotonic clock."""

@@ -7,13 +7,20 @@ from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.integers import INT32_MAX
 
 
+def check_timeout(timeout_s: float) -> float:
+    """Return *timeout_s*. Raises ValueError for a negative one, or for NaN, which no wait would end by."""
+    if not timeout_s >= 0:
+        raise ValueError(f"timeout_s is {timeout_s}: give seconds, 0 or more")
+    return timeout_s
+
+
 class Deadline:
     """Point in time shared by all steps of one operation. Immutable."""
 
     __slots__ = ("_at", "timeout_s")
 
     def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
+        self.timeout_s = check_timeout(timeout_s)
         self._at = time.monotonic() + min(timeout_s, TIMEOUT_MAX)  # infinity, too, is a time that locks take
 
     def remaining_s(self) -> float:

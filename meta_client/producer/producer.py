@@ -30,13 +30,13 @@ from meta_client.producer.xa_verbs import Listing, XaVerbs
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.xa import XaCode
 from meta_client.tracing import TRACING
-from zk.forks import invalidate_after_fork
+from zk.forks import ProcessBound, invalidate_after_fork
 from zk.tree.nodes import Partition
 
 SEND_TIMEOUT_S = 3.0  # spec 7.4
 
 
-class Producer:
+class Producer(ProcessBound):
     """Sends messages. Cheap: it owns no thread and no socket. Client.producer() makes it.
 
     Outside transactions any thread may send. A transaction, and its producer with it, belongs to the thread that began

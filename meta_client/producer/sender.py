@@ -15,6 +15,7 @@ from typing import Concatenate, ParamSpec
 
 from meta_client.metadata.topology import Directory
 from meta_client.net.connections import Connections
+from meta_client.net.deadline import check_timeout
 from meta_client.net.identity import new_session_id
 from meta_client.net.pending_reply import PendingReply
 from meta_client.producer.attempts import SendAttempt
@@ -116,7 +117,7 @@ class Sender:
         with self._lock:
             batches = engine.begin_flush()
             self._wake_thread()
-            wait_s = None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+            wait_s = None if timeout_s is None else min(check_timeout(timeout_s), threading.TIMEOUT_MAX)
             if not self._room.wait_for(lambda: engine.is_flushed(batches), wait_s):
                 raise engine.not_flushed(timeout_s)
             failure = engine.take_failure()

@@ -64,6 +64,8 @@ class XaBranches:
         XAER_PROTO for calls out of order, XAER_RMFAIL if there is no such broker; LocalProtocolError for a time limit
         that no broker takes.
         """
+        if not isinstance(xid, Xid):
+            raise TypeError(f"a branch is named by an Xid, not {type(xid).__name__}: Xid.of(transaction, branch)")
         names, seconds = topic_names(topics), time_limit(timeout_s)
         self._check_free(xid)
         deadline = Deadline(REQUEST_TIMEOUT_S)

@@ -113,7 +113,7 @@ class ZooKeeperSession:
                 logger=_log,
                 **self.security.options(),
             )
-        except ValueError as error:
+        except (AttributeError, ValueError) as error:  # the former of what is no str
             raise ZooKeeperError(
                 f"{self.connect!r} is no ZooKeeper connect string ({error}): give host:port[,host:port...][/chroot]"
             ) from error

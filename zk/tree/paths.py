@@ -144,12 +144,21 @@ def is_name(name: str) -> bool:
 
 
 def check_name(name: str) -> str:
-    """Return *name* if it can be a node's name. Raises InvalidName."""
+    """Return *name* if it can be a node's name. Raises InvalidName, TypeError."""
+    if not isinstance(name, str):
+        raise TypeError(f"a topic, group or consumer id is a str, not {type(name).__name__}")
     if not is_name(name):
         shown = repr(name[:80])
         raise InvalidName(
             f"{shown} cannot be a ZooKeeper node: use 1 to {NAME_CHARACTERS_MAX} printable characters without /"
         )
+    return name
+
+
+def check_topic(name: str) -> str:
+    """Return *name* if it can be a topic's: on the wire white space ends a name. Raises InvalidName, TypeError."""
+    if not check_name(name).isprintable() or any(map(str.isspace, name)):
+        raise InvalidName(f"{name[:80]!r} is no topic: a name holds no white space")
     return name
 
 

@@ -24,7 +24,7 @@ from meta_client.producer.xa_branch import ProducerBranch
 from meta_client.producer.xa_verbs import Listing
 from meta_client.protocol.answers import BranchStatus
 from meta_client.tracing import TRACING
-from zk.forks import invalidate_after_fork, skip_after_fork
+from zk.forks import ProcessBound, invalidate_after_fork, skip_after_fork
 from zk.tree.nodes import Partition
 
 
@@ -151,7 +151,7 @@ class LocalTransaction:
         await run(self._rules.__exit__, kind, error, trace)
 
 
-class Producer:
+class Producer(ProcessBound):
     """Sends messages. Cheap: it owns no task and no socket. Made by Client.producer().
 
     Outside transactions any task may send. Inside one, only the task that began or last joined it may use the producer;

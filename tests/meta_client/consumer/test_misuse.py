@@ -1,5 +1,7 @@
 """Calls that a consumer refuses, with the remedy; and those that have nothing to do. Against a cluster in memory."""
 
+import copy
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 
@@ -13,6 +15,7 @@ from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.errors import ClientClosed, ConsumerMisuse, NothingToRead
 from zk.session.session import SessionEvent, SessionState
 from zk.tree.nodes import Partition
+from zk.tree.paths import InvalidName
 
 CONFIG = ConsumerConfig(backoff_s_max=0.05)
 FIRST = Partition(0, 0)
@@ -48,6 +51,12 @@ Use = Callable[[Consumer], object]
         (lambda it: it.subscribe("orders", acknowledge="later"), "'later' is neither 'auto' nor 'manual'"),
         (lambda it: it.subscribe("orders", retries_max=3), "retries_max needs a listener"),
         (lambda it: it.subscribe("orders", on_reject="dead_letter"), "needs ConsumerConfig.dead_letter_directory"),
+        (lambda it: it.subscribe("new orders"), "'new orders' is no topic: a name holds no white space"),
+        (lambda it: it.subscribe("orders", 5), "topic orders: listener 5 can't be called: give a function"),
+        (
+            lambda it: it.subscribe("orders", accept="all"),
+            "orders: accept 'all' can't be called",
+        ),
         (lambda it: it.start(), "subscribes to nothing: call subscribe\\(\\) first"),
         (lambda it: it.assign(), "names all its partitions, at once"),
         (lambda it: it.assign(("orders", "0-0")), "subscribe to orders before assign"),
@@ -56,7 +65,7 @@ Use = Callable[[Consumer], object]
     ],
 )
 def test_before_a_start(consumer: Consumer, use: Use, why: str) -> None:
-    with pytest.raises((ConsumerMisuse, ValueError), match=why):
+    with pytest.raises((ConsumerMisuse, InvalidName, TypeError, ValueError), match=why):
         use(consumer)
 
 
@@ -78,6 +87,9 @@ def test_messages_that_are_none_of_its_own(client: Client, consumer: Consumer) -
     consumer.start()
     with pytest.raises(ValueError, match="max_messages 0: ask for one at least"):
         consumer.fetch(0)
+    for timeout_s in (-1, float("nan")):
+        with pytest.raises(ValueError, match=f"timeout_s is {timeout_s}: give seconds, 0 or more"):
+            consumer.fetch(1, timeout_s)
     (first, *_) = consumer.fetch(1, 60)
     assert consumer.rollback("orders", FIRST)
     assert not consumer.acknowledge(first), "it comes again"
@@ -103,6 +115,15 @@ def test_without_a_group_partitions_are_named(client: Client) -> None:
 def test_a_topic_that_nobody_offers_is_not_read(client: Client) -> None:
     with pytest.raises(NothingToRead, match="no broker offers this topic"):
         next(iter(client.browse("none")))
+
+
+def test_threads_and_sockets_are_not_copied(client: Client, consumer: Consumer) -> None:
+    """As a closure is that Spark sends to its workers."""
+    for thing in (client, client.producer(), consumer):
+        kind = type(thing).__name__
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=f"a {kind} belongs to its process, and can't be pickled or copied"):
+                copied(thing)
 
 
 def test_a_client_that_is_closed_makes_nothing() -> None:

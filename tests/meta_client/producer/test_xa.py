@@ -204,9 +204,16 @@ def test_a_message_of_unknown_fate_leaves_only_rollback(producer: Producer, brok
 def test_what_can_never_begin(producer: Producer, broker: ScriptedBroker) -> None:
     with pytest.raises(TypeError, match="topics is the text 'orders': give a tuple of names"):
         producer.tpc_begin(XID, topics="orders")
+    with pytest.raises(TypeError, match=r"a branch is named by an Xid, not str: Xid.of\("):
+        producer.tpc_begin("42", ("orders",))  # type: ignore[arg-type]  # as users without types may
     for timeout_s in (-1, 2**31, float("inf"), float("nan")):
         with pytest.raises(LocalProtocolError, match=f"timeout_s is {timeout_s}: give seconds"):
             producer.tpc_begin(XID, topics=("orders",), timeout_s=timeout_s)
+    for timeout_s in (-1, float("nan")):
+        with pytest.raises(ValueError, match=f"timeout_s is {timeout_s}: give seconds, 0 or more"):
+            producer.send("orders", b"x", timeout_s=timeout_s)
+        with pytest.raises(ValueError, match=f"timeout_s is {timeout_s}: give seconds, 0 or more"):
+            producer.flush(timeout_s)
     assert producer.tpc_branch is None
     assert broker.peer.received == []
 

@@ -46,7 +46,7 @@ def test_a_session_that_was_never_started_says_so() -> None:
             ask()
 
 
-@pytest.mark.parametrize("connect", ["", "host:port", ":1", "h:99999"])
+@pytest.mark.parametrize("connect", ["", "host:port", ":1", "h:99999", None])
 def test_a_connect_string_is_checked(connect: str) -> None:
     with pytest.raises(ZooKeeperError, match="no ZooKeeper connect string"):
         ZooKeeperSession(connect).start()

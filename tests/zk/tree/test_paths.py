@@ -109,3 +109,8 @@ def test_names_that_cannot_be_nodes(name: str) -> None:
         check_name(name)
     with pytest.raises(InvalidName):
         Paths().of(TopicParentKey(TopicKind.PUB, name))
+
+
+def test_a_name_is_a_text() -> None:
+    with pytest.raises(TypeError, match="a topic, group or consumer id is a str, not NoneType"):
+        check_name(None)  # type: ignore[arg-type]  # as users without types may
