@@ -6,6 +6,7 @@ from typing import Final
 import click
 
 from meta_client.cli.dead_letters import dead_letters
+from meta_client.cli.group_exporter import exporter
 from meta_client.cli.group_reset import reset
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, refuse_away, zk_option
@@ -110,6 +111,7 @@ def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_j
 
 groups.add_command(reset)
 groups.add_command(dead_letters)
+groups.add_command(exporter)
 
 
 def _list(zk: str, *, as_json: bool) -> None:

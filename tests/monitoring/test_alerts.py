@@ -39,6 +39,8 @@ from tests.fixtures.small_disk import fill_up, small_disk
 from tests.fixtures.strace import injected
 from tests.fixtures.topic_commands import done
 from tests.fixtures.wire import WireClient
+from tests.meta_client.cli.test_group_exporter import consume_one
+from tests.meta_client.cli.test_group_exporter import exporting as exporting_groups
 from tests.meta_client.transactions.conftest import make_postgres
 from zk.embedded.chroot import Chroot
 
@@ -461,6 +463,29 @@ def test_a_group_that_falls_behind(tmp_path: Path, zookeeper: Chroot) -> None:
             process.kill()
             process.wait()
             os.close(reading)
+
+
+def test_a_group_whose_members_are_gone(tmp_path: Path, zookeeper: Chroot) -> None:
+    """Nobody exports its lag but the exporter; then its broker is gone, too."""
+    of_group = {"consumergroup": "billing"}
+    members, lag = "metaq_consumergroup_members", "metaq_consumergroup_stored_lag_bytes"
+    with (
+        running_broker(tmp_path / "broker", zookeeper.connect, config=ADMIN) as broker,
+        exporting_groups(tmp_path / "exporter.log", zookeeper.connect) as url,
+    ):
+        with Client(zookeeper.connect) as client:
+            consume_one(client, broker)
+        wait_for(lambda: Scrape(url).get(members, **of_group), lambda count: count == 0)
+        wait_for(lambda: Scrape(url).get(lag, **of_group, topic="orders"), lambda lag: lag == 0)
+        story = Story(tmp_path, {"exporter": url})
+        story.check(after_s=8 * MINUTE)
+        with broker.client() as sender:
+            sender.put("orders", 0, b"one")
+        wait_for(lambda: Scrape(url).get(lag, **of_group, topic="orders"), bool)
+        story.check("MetaqGroupWithoutMembers", "MetaqGroupBehind", after_s=8 * MINUTE)
+        broker.kill()
+        wait_for(lambda: Scrape(url).get(lag, **of_group, topic="orders"), lambda lag: lag is None)
+        story.check("MetaqGroupLagUnknown", after_s=6 * MINUTE, not_fires=["MetaqGroupBehind"])
 
 
 def put_megabytes(client: WireClient, count: int) -> None:

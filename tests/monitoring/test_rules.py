@@ -16,6 +16,7 @@ from meta_client.admin.log_samples import FAMILIES as LOG
 from meta_client.cli.main import GROUP
 from meta_client.coordinator.metrics import FAMILIES as COORDINATOR
 from meta_client.metrics import FAMILIES as CONSUMERS
+from meta_client.operations.group_watch import FAMILIES as GROUPS
 from meta_client.outbox.relay_metrics import FAMILIES as RELAY
 from meta_client.transactions.resolver_metrics import FAMILIES as RESOLVER
 from tests.fixtures.promtool import ALERT, RULES, promtool
@@ -23,7 +24,7 @@ from tests.fixtures.promtool import ALERT, RULES, promtool
 PAGE = RULES.with_name("alerts.md").read_text()
 DASHBOARD = json.loads(RULES.with_name("dashboard.json").read_text())
 NAME = re.compile(r"\bmetaq_\w+")
-FAMILIES = {family.name: family for family in (*BROKER, *LOG, *CONSUMERS, *RESOLVER, *RELAY, *COORDINATOR)}
+FAMILIES = {family.name: family for family in (*BROKER, *LOG, *CONSUMERS, *GROUPS, *RESOLVER, *RELAY, *COORDINATOR)}
 HISTOGRAM = ("_bucket", "_sum", "_count")
 
 

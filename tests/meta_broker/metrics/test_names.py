@@ -9,6 +9,7 @@ from meta_client.admin.families import Family, MetricKind
 from meta_client.admin.log_samples import FAMILIES as LOG
 from meta_client.coordinator.metrics import FAMILIES as COORDINATOR
 from meta_client.metrics import FAMILIES as CONSUMERS
+from meta_client.operations.group_watch import FAMILIES as GROUPS
 from meta_client.outbox.relay_metrics import FAMILIES as RELAY
 from meta_client.transactions.resolver_metrics import FAMILIES as RESOLVER
 
@@ -20,6 +21,7 @@ TABLES = {
     "relay": RELAY,
     "coordinator": COORDINATOR,
     "consumers": CONSUMERS,
+    "groups": GROUPS,
     "log": LOG,
 }
 UNITS = ("_seconds", "_bytes")

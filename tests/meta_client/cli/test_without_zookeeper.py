@@ -22,7 +22,16 @@ KEY = XaKey(Xid.of("in", "doubt"), "uq")
 V = TransactionVerb
 EXIT_STATUS = ROOT / "docs/operations/exit-status.md"
 # Commands with --zk that ask ZooKeeper for more than addresses, or run something: no --broker.
-WITHOUT = {"broker", "console", "groups", "groups list", "groups describe", "groups reset", "doctor zookeeper"}
+WITHOUT = {
+    "broker",
+    "console",
+    "groups",
+    "groups list",
+    "groups describe",
+    "groups exporter",
+    "groups reset",
+    "doctor zookeeper",
+}
 WITHOUT |= {
     "groups dead-letters resend",
     "txn doctor",
