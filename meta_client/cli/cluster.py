@@ -96,7 +96,7 @@ def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_j
     """
     with connected(zk) as client:
         listing = list_group(client.session, group)
-        if not listing.members and not listing.progress and not more:
+        if not listing.members and not listing.topics and not more:
             click.echo(f"error: there is no group {group}: see `metaq groups`", err=True)
             click.get_current_context().exit(UNKNOWN)
         listing = with_all_partitions(client, listing, more)

@@ -51,7 +51,7 @@ async def read_group_page(asked: Asked) -> Values:
     if isinstance(listings, Unknown):
         return {"group": group, "listing": listings}
     (listing,) = listings
-    if not listing.members and not listing.progress:
+    if not listing.members and not listing.topics:
         raise NotHere(f"there is no group {group}")
     ends, unknown = await read_ends(asked.settings.client, asked.reads, listings)
     rows = [partition_row(listing, one, ends) for one in listing.progress]

@@ -16,12 +16,12 @@ from zk.tree.paths import TopicKind, is_name
 def with_all_partitions(client: Client, listing: GroupListing, more: Collection[str] = ()) -> GroupListing:
     """Add the partitions of its topics, and of *more*, that have no owner and no stored offset."""
     known = {(progress.topic, progress.partition): progress for progress in listing.progress}
-    for topic in sorted({topic for topic, _ in known}.union(more, *listing.members.values())):
+    for topic in sorted(listing.topics.union(more, *listing.members.values())):
         if not is_name(topic):  # a member may subscribe to anything, as by mistake to a/b
             continue
         for partition in subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic)):
             known.setdefault((topic, partition), PartitionProgress(topic, partition))
-    return GroupListing(listing.group, listing.members, tuple(known[key] for key in sorted(known)))
+    return replace(listing, progress=tuple(known[key] for key in sorted(known)))
 
 
 def ask_ends(

@@ -103,8 +103,8 @@ def group_row(listing: GroupListing, ends: Ends) -> dict[str, object]:
         "unowned": sum(progress.owner is None for progress in listing.progress),
         "no_offset": sum(lag.state is LagState.NO_OFFSET for _, lag in lags),
         "unknown": unknown,
-        "lag": known if known or not unknown else None,  # 0 only if it is known of every partition
-        "messages": None if None in messages else sum(filter(None, messages)),
+        "lag": known if known or (lags and not unknown) else None,  # 0 only if it is known of every partition
+        "messages": sum(filter(None, messages)) if lags and None not in messages else None,
         "seconds": oldest if oldest or None not in ages else None,
     }
 

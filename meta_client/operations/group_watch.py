@@ -6,6 +6,7 @@ A group's members export their own lag, and with the last of them it vanishes. T
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Final
 
 from meta_client.admin.families import Family, MetricKind, Sample
@@ -107,7 +108,7 @@ def samples_of(listing: GroupListing, ends: Ends) -> Iterator[Sample]:
         by_topic[progress.topic].append(progress)
     for topic, partitions in by_topic.items():
         labels = listing.group, topic
-        row = group_row(GroupListing(listing.group, listing.members, tuple(partitions)), ends)
+        row = group_row(replace(listing, progress=tuple(partitions)), ends)
         states = [lag_of(progress, ends).state for progress in partitions]
         is_known = FAULTS.isdisjoint(states)
         for family, column in ((LAG_BYTES, "lag"), (LAG_MESSAGES, "messages"), (LAG_SECONDS, "seconds")):

@@ -23,11 +23,13 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One group. Members by consumer id with their topics; progress by topic and partition."""
+    """One group. Members by consumer id with their topics; progress by topic and partition. *topics*: those of which
+    it ever owned a partition, as its members may be gone before they stored an offset."""
 
     group: str
     members: Mapping[str, frozenset[str]]
     progress: tuple[PartitionProgress, ...]
+    topics: frozenset[str] = frozenset()
 
 
 def read_group_names(session: ZooKeeperSession) -> list[str]:
@@ -45,12 +47,16 @@ def list_group(session: ZooKeeperSession, group: str) -> GroupListing:
     members = {f"{parent}/{child}": child for child in sorted(_children(session, parent), key=string_order)}
     subscribed = session.malformed.read(session.read_readable, members, decode_topics)
     topics_of = {child: subscribed.get(path, frozenset[str]()) for path, child in members.items()}
-    places = {
-        (topic, partition)
+    folders = [
+        (topic, f"{paths.groups}/{group}/{folder}/{topic}")
         for folder in ("owners", "offsets")
         for topic in _children(session, f"{paths.groups}/{group}/{folder}")
         if is_name(topic)
-        for child in _children(session, f"{paths.groups}/{group}/{folder}/{topic}")
+    ]
+    places = {
+        (topic, partition)
+        for topic, path in folders
+        for child in _children(session, path)
         if (partition := Partition.maybe_parse(child)) is not None
     }
     owner_paths = {key: paths.of(PartitionKey(PartitionNode.OWNER, group, *key)) for key in places}
@@ -65,7 +71,7 @@ def list_group(session: ZooKeeperSession, group: str) -> GroupListing:
         )
         for key in sorted(places)
     ]
-    return GroupListing(group, topics_of, tuple(progress))
+    return GroupListing(group, topics_of, tuple(progress), frozenset(topic for topic, _ in folders))
 
 
 def list_groups(session: ZooKeeperSession) -> list[GroupListing]:

@@ -133,6 +133,26 @@ def test_an_offset_inside_a_message_tells_no_time(metaq: Metaq, broker: BrokerPr
     assert (row["messages"], row["seconds"]) == (1, None), "0 would say that it has everything"
 
 
+def test_a_group_whose_members_died_before_they_stored_an_offset(
+    metaq: Metaq, zookeeper: Chroot, broker: BrokerProcess
+) -> None:
+    """As from their first message: all that there is waits, and not nothing."""
+    put(broker, 3)
+    with Client(zookeeper.connect) as member, member.consumer("billing") as consumer:
+        consumer.subscribe("orders", acknowledge="manual")
+        consumer.start()
+        assert consumer.fetch(3, timeout_s=60)
+    (row,) = rows(metaq("--json"))
+    assert (row["members"], row["partitions"], row["no_offset"], row["lag"]) == (0, 4, 4, 3 * FRAME)
+    assert [row["state"] for row in rows(metaq("describe", "billing", "--json"))] == ["no-offset"] * 4
+
+
+def test_of_a_group_without_partitions_nothing_is_known(metaq: Metaq, client: Client) -> None:
+    client.session.write_many({"/meta/consumers/billing/ids/billing_java": b"elsewhere"})
+    (row,) = rows(metaq("--json"))
+    assert (row["partitions"], row["lag"], row["messages"], row["seconds"]) == (0, None, None, None)
+
+
 def test_a_lag_is_never_0_where_it_is_not(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
     put(broker, 3)
     put(broker, 2, 1)

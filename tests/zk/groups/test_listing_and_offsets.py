@@ -68,6 +68,7 @@ def test_groups_are_listed_with_members_owners_and_offsets(
                 PartitionProgress("meta-test", P1, CONSUMER, None),
                 PartitionProgress("old", P1, None, OffsetNode(7)),
             ),
+            frozenset({"meta-test", "old"}),
         ),
         GroupListing("meta-slave-group_1", {replica: frozenset({"meta-test"})}, ()),
     ]
