@@ -30,6 +30,10 @@ class EarlierBatches:
         self._confirmed.intersection_update(recorded)
         return [branch for branch in recorded if branch not in self._confirmed]
 
+    def due(self, recorded: Collection[BatchBranch], passed_over: Collection[int]) -> list[BatchBranch]:
+        """Do as `left`, except of brokers that are *passed_over*."""
+        return [branch for branch in self.left(recorded) if branch.broker_id not in passed_over]
+
     def commit(self, branch: BatchBranch) -> None:
         """Have its broker commit *branch*, whose relay may have died. Raises Unreachable."""
         name = name_in(branch.gtrid)

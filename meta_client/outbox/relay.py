@@ -20,6 +20,7 @@ from meta_client.coordinator.errors import PrepareFailed, Unreachable
 from meta_client.errors import PartitionClosed, SendRefused, TryAgain
 from meta_client.net.backoff import Backoff
 from meta_client.outbox import rows
+from meta_client.outbox.decision_rows import generation, is_unconfirmed, table_name
 from meta_client.outbox.destinations import Destinations
 from meta_client.outbox.earlier_batches import EarlierBatches
 from meta_client.outbox.engines import engine_at
@@ -34,7 +35,7 @@ from meta_client.producer.producer import Producer
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.status import Status
 from meta_client.sql.core import Connection, Engine, exc
-from meta_client.transactions.errors import NotConfirmed
+from meta_client.transactions.errors import NotConfirmed, RestoredTable
 from meta_client.transactions.generation import check_noted
 from meta_client.transactions.statements import one_line
 from zk.errors import ZooKeeperError
@@ -243,21 +244,25 @@ class Relay:
                 self._waits.keep(over)
                 self._look_s = time.monotonic() - began
                 return False
-            self._check_newest(connection, now)
+            try:
+                self._check_newest(connection, now)
+            except RestoredTable:  # what the relay's row names was decided, which an operator could not tell
+                self._commit_earlier(self._earlier.due(rows.read_state(connection).batches, over.brokers), connection)
+                raise
             connection.rollback()
             recorded = rows.lock(connection)  # before MySQL takes the snapshot that reads see: what others did is in it
-            left = self._earlier.left(recorded.batches)
-            if late := [branch for branch in left if branch.broker_id not in over.brokers]:
+            if late := self._earlier.due(recorded.batches, over.brokers):
                 self._commit_earlier(late, connection)
                 return True
-            again = self._move_batch(connection, over, RelayState(tuple(left), recorded.deferred))
+            state = RelayState(tuple(self._earlier.left(recorded.batches)), recorded.deferred)
+            again = self._move_batch(connection, over, state)
         self._waits.drop({(row.topic, handle.partition.broker_id) for row, handle in self._batch.sent})
         return again
 
     def _commit_earlier(self, late: Sequence[BatchBranch], connection: Connection) -> None:
         """Have brokers commit what is left of batches before, whose relay may have died; pass over those that do
         not."""
-        undone = [branch for branch in late if branch.broker_id in rows.brokers_of(connection, branch.gtrid)]
+        undone = [branch for branch in late if is_unconfirmed(connection, branch)]
         connection.rollback()  # unlocked: a broker may take seconds to answer
         self._earlier.confirm(set(late).difference(undone))
         for branch in sorted(undone, key=lambda each: self._waits.brokers.due_at(each.broker_id)):
@@ -327,7 +332,7 @@ class Relay:
         if self._client.is_direct or now < self._check_at:
             return
         self._check_at = 0.0
-        check_noted(self._client.session, rows.table_name(connection), lambda: rows.generation(connection))
+        check_noted(self._client.session, table_name(connection), lambda: generation(connection))
         self._check_at = now + CHECK_S
 
     def _set_aside(self, row: OutboxRow, reason: str) -> None:

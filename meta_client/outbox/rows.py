@@ -4,6 +4,7 @@ import datetime
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from meta_client.outbox.decision_rows import is_unconfirmed
 from meta_client.outbox.errors import NoOutbox, RowsChanged
 from meta_client.outbox.relay_state import BatchBranch, RelayState, load
 from meta_client.outbox.tables import ASIDE, DEFERRED, OUTBOX, RELAY, RELAY_TABLE, tables
@@ -22,16 +23,11 @@ from meta_client.sql.core import (
     delete,
     func,
     insert,
-    known_column,
-    known_table,
     select,
     tuple_,
     update,
 )
 from meta_client.sql.executor import Executor
-from meta_client.transactions.names import TableName
-from meta_client.transactions.table import IDENTITY, RowDecision, parse_brokers
-from meta_client.transactions.table import TABLE as DECISIONS
 from zk.tree.nodes import Partition
 
 REASON_MAX: Final = 1_000  # characters
@@ -78,12 +74,6 @@ _RECORD: Final = update(RELAY).values(state=bindparam("the_state"), relayed_at=f
 _READ_STATE: Final = select(RELAY.c.state)
 _LOCK: Final = _READ_STATE.with_for_update()
 _WRITE_STATE: Final = update(RELAY).values(state=bindparam("the_state"))
-_DECISION: Final = known_table(DECISIONS, *map(known_column, ("gtrid", "outcome", "brokers"))).c
-_IDENTITY: Final = known_table(IDENTITY, *map(known_column, ("table_id", "generation"))).c
-_IS_COMMIT: Final = (_DECISION.gtrid == bindparam("gtrid")) & (_DECISION.outcome == RowDecision.COMMIT.value)
-_BROKERS: Final = select(_DECISION.brokers).where(_IS_COMMIT)
-_TABLE_ID: Final = select(_IDENTITY.table_id)
-_GENERATION: Final = select(_IDENTITY.generation)
 _MESSAGE: Final = "id", "topic", "payload", "attribute", "partition", "added_at"
 
 
@@ -220,21 +210,6 @@ def lock(connection: Connection) -> RelayState:
     return load(row[0] or "")
 
 
-def brokers_of(connection: Connection, gtrid: str) -> tuple[int, ...]:
-    """Return the brokers that may not have committed a batch yet; empty: all have."""
-    return parse_brokers(connection.scalar(_BROKERS, {"gtrid": gtrid}) or "") or ()
-
-
-def table_name(connection: Connection) -> TableName:
-    """Return the name of the decision table. Raises ValueError for one that is damaged."""
-    return TableName(str(connection.scalar(_TABLE_ID)))
-
-
-def generation(connection: Connection) -> int:
-    """Return the decision table's generation."""
-    return int(connection.scalar(_GENERATION) or 0)
-
-
 def has_any(connection: Connection, over: PassedOver) -> bool:
     """Return whether messages wait, except those *over*."""
     ready = set(read_state(connection).deferred).difference(over.brokers)
@@ -268,7 +243,7 @@ def unconfirmed(connection: Connection) -> list[BatchBranch]:
 
 
 def _undone(connection: Connection, state: RelayState) -> list[BatchBranch]:
-    return [branch for branch in state.batches if branch.broker_id in brokers_of(connection, branch.gtrid)]
+    return [branch for branch in state.batches if is_unconfirmed(connection, branch)]
 
 
 def deferred_counts(connection: Connection) -> dict[int, int]:

@@ -11,9 +11,12 @@ from meta_client import Client
 from meta_client.outbox import Relay, rows
 from meta_client.outbox.relay_state import BatchBranch, RelayState
 from meta_client.transactions import TransactionConfig
+from meta_client.transactions.databases import init
 from meta_client.transactions.generation import Generations
-from tests.fixtures.forked import start_module
-from tests.meta_client.outbox.conftest import LOCK_WAITS, OutboxWorld
+from meta_client.transactions.table import KEEP_S
+from tests.fixtures.forked import run_metaq, start_module
+from tests.meta_client.outbox.conftest import LOCK_WAITS, OutboxWorld, drain
+from tests.meta_client.transactions.test_restored import EMPTY, raise_generation
 
 
 @pytest.mark.parametrize("step", ["PREPARED", "RECORDED", "DECIDED", "COMMIT_SENT"])
@@ -63,6 +66,34 @@ def test_a_database_that_was_restored_is_not_moved_from(
         connection.execute(text("DELETE FROM metaq_outbox"))
         connection.commit()
     world.check([1])
+
+
+@pytest.mark.parametrize("how", EMPTY)
+def test_decisions_that_were_lost_stop_a_relay_and_what_its_own_row_names_is_committed(
+    outboxed: OutboxWorld, how: str
+) -> None:
+    """A relay dies before its broker's COMMIT, then the decision table is emptied: nothing but the relay's row tells
+    that the batch was decided, and later messages must not overtake it."""
+    world = outboxed.world
+    if world.deciding.kind == "sqlite" and how == "truncated":
+        pytest.skip("SQLite has no TRUNCATE")
+    outboxed.work(*range(20))
+    raise_generation(world)
+    assert start_module("tests.meta_client.outbox.relaying", outboxed.url, world.zookeeper, "DECIDED").wait() == -9
+    world.deciding.execute(EMPTY[how])
+    init(outboxed.url, KEEP_S)
+    outboxed.work(*range(20, 30))
+    assert (len(world.prepared()), world.messages()) == (1, [])
+    relay = outboxed.relay()
+    relay.run_pass()
+    assert "rows of metaq_decision were deleted" in str(relay.trouble)
+    assert (relay.counts.moved, outboxed.status().waiting, world.prepared()) == (0, 10, [])
+    assert world.messages() == list(range(20))
+    accepted = run_metaq("txn", "init", "--restored", "--yes", "--database", outboxed.url, "--zk", world.zookeeper)
+    assert accepted.returncode == 0, accepted.stderr
+    drain(relay)
+    assert (relay.counts.moved, relay.trouble) == (10, None)
+    world.check(list(range(30)))
 
 
 def test_a_relay_that_hangs_gives_way_when_it_goes_on(on_postgres: OutboxWorld) -> None:
