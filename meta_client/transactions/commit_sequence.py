@@ -55,17 +55,22 @@ class CommitSequence:
         if self._spans is not None:
             self._spans.begin()
         try:
-            if (problem := self._session.problem()) is not None:
-                raise PrepareFailed(self._xid, DATABASE, problem)
+            self._check_session()
             brokers = self._branches.prepare()
             if brokers:
                 self._reach(CommitStep.PREPARED)
+                if self._observer is not None:  # it may have ended the transaction
+                    self._check_session()
                 self._session.decide(self.gtrid, brokers)
                 self._reach(CommitStep.RECORDED)
         except BaseException:
             self.roll_back()
             raise
         return brokers
+
+    def _check_session(self) -> None:
+        if (problem := self._session.problem()) is not None:
+            raise PrepareFailed(self._xid, DATABASE, problem)
 
     def commit_recorded(self, brokers: tuple[int, ...], wait_s: float) -> None:
         """Commit the database, then *brokers*. Raises PrepareFailed or the database's error if it has rolled back, and

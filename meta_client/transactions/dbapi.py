@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, FAILED, DecidingSession, Says
+from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, FAILED, UNDONE, DecidingSession, Says
 from meta_client.transactions.dialects import Dialect
 from meta_client.transactions.errors import OutOfStep
 from meta_client.transactions.statements import SqlTable, made_by, one_line, reaching
@@ -63,6 +63,13 @@ class Kind(Protocol):
 
     def look_up(self, ask: Ask) -> Known:
         """Find the decision table. Raises CannotEnlist (NoDecisionTable, CopiedTable)."""
+
+    @property
+    def brokers(self) -> str:
+        """Value of the row's brokers, from %s."""
+
+    def holds(self, ask: Ask, table: str, gtrid: str) -> bool:
+        """Return whether the row of *gtrid* is there. Its transaction has not ended."""
 
     def says(self, code: object) -> Says | None:
         """Return the meaning of an error code of the database."""
@@ -168,11 +175,28 @@ class DbapiSession(DecidingSession):
         return True
 
     def problem(self) -> str | None:
+        return self._explained(self._renew)
+
+    def lost(self) -> str | None:
+        return self.problem() if self._gtrid is None else self._explained(self._look)
+
+    def _renew(self) -> str | None:
+        if not self._driver.is_always_in_step:
+            self._ask_in_step("SELECT 1")
+        self._do(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+        self._do(f"SAVEPOINT {_SAVEPOINT}")
+        return None
+
+    def _look(self) -> str | None:
+        self._do(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+        assert self._gtrid is not None
+        table = self._known.table.replace("%%", "%")
+        return None if self._driver.kind.holds(self._ask_in_step, table, self._gtrid) else UNDONE
+
+    def _explained(self, work: Callable[[], str | None]) -> str | None:
+        """Return what *work* says of the transaction, or the reason why it failed."""
         try:
-            if not self._driver.is_always_in_step:
-                self._ask_in_step("SELECT 1")
-            self._do(f"RELEASE SAVEPOINT {_SAVEPOINT}")
-            self._do(f"SAVEPOINT {_SAVEPOINT}")
+            return work()
         except OutOfStep as error:
             return str(error)
         except self._driver.error as error:
@@ -183,14 +207,14 @@ class DbapiSession(DecidingSession):
                     return FAILED
             self._driver.abandon(self._connection)  # this may be an earlier question's answer: implies rollback
             return f"the connection is lost or not to be trusted, and is closed: {one_line(error)}"
-        return None
 
     def _insert(self, gtrid: str, brokers: str) -> int:
-        known, mark = self._known, self._driver.mark
-        statement = self._driver.kind.dialect.insert_decision(known.table, mark, mark, mark, began=mark)
+        known, mark, kind = self._known, self._driver.mark, self._driver.kind
+        statement = kind.dialect.insert_decision(known.table, mark, mark, kind.brokers, began=mark)
         return self._do(statement, (gtrid, *self._state.began, known.identity.age_s_max, brokers))
 
     def commit(self) -> None:
+        self._check_row()
         if self._by_sql:
             self._do("COMMIT")
         else:

@@ -22,6 +22,7 @@ ENDED: Final = (
     "CREATE TABLE in MySQL and executescript() of sqlite3 do, and what a commit has stored stays: leave COMMIT and "
     "ROLLBACK to the block's end, and let the database's errors out"
 )
+UNDONE: Final = "its row was undone before COMMIT, by a ROLLBACK to a savepoint: leave savepoints to the block"
 AUTOCOMMIT: Final = "the database connection is in autocommit mode: each statement commits alone"
 
 
@@ -38,6 +39,10 @@ class Says(Enum):
     FAILED_BEFORE = auto()  # an earlier statement failed
 
 
+class RowLost(Exception):
+    """COMMIT was not sent: the transaction that it would end does not hold the row. Another one may."""
+
+
 class DecidingSession(Session):
     """A driver's connection, in the transaction that is to decide."""
 
@@ -47,6 +52,12 @@ class DecidingSession(Session):
     _is_managed = False  # a framework begins and ends its transactions
     _has_begun = False  # BEGIN was sent, or is about to be
     _identity: TableIdentity
+    _gtrid: str | None = None  # set once the row is inserted
+
+    @abstractmethod
+    def lost(self) -> str | None:
+        """Return why COMMIT would not store the row together with the block's rows, if so; without a row do as
+        `problem`. Called where others may have used the connection since `decide`."""
 
     @abstractmethod
     def _enter(self) -> TableIdentity:
@@ -97,6 +108,7 @@ class DecidingSession(Session):
     def decide(self, gtrid: str, brokers: Collection[int]) -> None:
         try:
             if self._insert(gtrid, brokers_text(brokers)) == 1:
+                self._gtrid = gtrid
                 return
             why = f"a trigger keeps its row out of {TABLE}: drop that, because resolvers would roll its messages back"
             cause = None
@@ -106,7 +118,14 @@ class DecidingSession(Session):
             why, cause = reason(says, error, self._identity), error
         raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, why) from cause
 
+    def _check_row(self) -> None:
+        """Raise RowLost if a row was inserted, and COMMIT would not store it."""
+        if self._gtrid is not None and (lost := self.lost()) is not None:
+            raise RowLost(lost)
+
     def classify_commit(self, error: Exception) -> CommitFailure:
+        if isinstance(error, RowLost):
+            return CommitFailure.UNANSWERED
         if not isinstance(error, self.failures):
             return CommitFailure.FOREIGN
         return CommitFailure.REFUSED if self._has_rolled_back(error) else CommitFailure.UNANSWERED

@@ -74,6 +74,7 @@ class _Kind:
     """InnoDB behind MySQL or MariaDB."""
 
     dialect: Dialect = MYSQL
+    brokers = "%s"
     # READ COMMITTED fails with statement-based binary logging.
     own: Sequence[str] = (
         f"SET SESSION autocommit = 1, innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, "
@@ -131,6 +132,9 @@ class _Kind:
             raise CopiedTable(database, home, here)
         identity = identity_of(database, table_id, keep_s)
         return Known(identity, f"{_quoted(database)}.{TABLE}".replace("%", "%%"), database)
+
+    def holds(self, ask: Ask, table: str, gtrid: str) -> bool:
+        return bool(ask(f"SELECT count(*) FROM {table} WHERE gtrid = '{gtrid}'")[0][0])
 
     def says(self, code: object) -> Says | None:
         return _SAYS.get(code)

@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.coordinator.postgres import plain_cursor
 from meta_client.errors import TransactionMisuse
-from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, FAILED, DecidingSession
+from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, FAILED, UNDONE, DecidingSession, RowLost
 from meta_client.transactions.dialects import POSTGRES
 from meta_client.transactions.postgres_block import ThreadBlock
 from meta_client.transactions.postgres_table import (
@@ -30,12 +30,14 @@ from meta_client.transactions.postgres_table import (
     MARK,
     MARKED,
     OWN,
+    READ_MARK,
+    RECORDED,
     has_rolled_back,
     look_up,
     quoted,
     says_of,
 )
-from meta_client.transactions.statements import SqlTable, made_by, reaching
+from meta_client.transactions.statements import SqlTable, made_by, one_line, reaching
 from meta_client.transactions.table import TABLE, Opener, TableIdentity
 
 _Connection = psycopg.Connection[Any]
@@ -130,6 +132,16 @@ class PostgresSession(DecidingSession):
     def problem(self) -> str | None:
         return _NO_TRANSACTION.get(self._connection.info.transaction_status)
 
+    def lost(self) -> str | None:
+        if (problem := self.problem()) is not None or self._gtrid is None:
+            return problem
+        try:
+            with plain_cursor(self._connection) as cursor:
+                mark = cursor.execute(READ_MARK.encode()).fetchall()[0][0]
+        except psycopg.Error as error:
+            return None if self.problem() == LOST else one_line(error)  # then COMMIT fails
+        return None if mark in (RECORDED, RECORDED.encode()) else UNDONE
+
     def _insert(self, gtrid: str, brokers: str) -> int:
         known = self._know()
         with plain_cursor(self._connection) as cursor:
@@ -141,9 +153,16 @@ class PostgresSession(DecidingSession):
             raise psycopg.OperationalError(problem)  # COMMIT would be answered with ROLLBACK, or not at all
         block, self._block = self._block, None
         if block is None:
+            self._check_row()
             self._connection.commit()
             return
-        block.__exit__(None, None, None)
+        block.is_recorded = self._gtrid is not None
+        try:
+            block.__exit__(None, None, None)
+        except errors.DivisionByZero as error:
+            if self._connection.info.transaction_status is not TransactionStatus.INERROR:  # of COMMIT itself
+                raise
+            raise RowLost(UNDONE) from error
         if block.status is psycopg.Transaction.Status.FAILED:
             raise psycopg.OperationalError("the connection was lost")
 

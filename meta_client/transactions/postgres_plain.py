@@ -9,7 +9,17 @@ from typing import Any, Final
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Known
 from meta_client.transactions.dialects import POSTGRES, Dialect
-from meta_client.transactions.postgres_table import LOST_HOST, OWN, has_rolled_back, look_up, quoted, says
+from meta_client.transactions.postgres_table import (
+    LOST_HOST,
+    OWN,
+    READ_MARK,
+    RECORDED,
+    RECORDING,
+    has_rolled_back,
+    look_up,
+    quoted,
+    says,
+)
 from meta_client.transactions.table import TABLE
 
 CONNECT_TIMEOUT_S: Final = 5
@@ -20,12 +30,17 @@ class _Kind:
 
     dialect: Dialect = POSTGRES
     own: Sequence[str] = OWN
+    brokers = RECORDING
     says = staticmethod(says)
     has_rolled_back = staticmethod(has_rolled_back)
 
     def state(self, ask: Ask) -> DriverState:
         ask("SELECT 1")
         return DriverState()
+
+    def holds(self, ask: Ask, table: str, gtrid: str) -> bool:
+        del table, gtrid
+        return bool(ask(READ_MARK)[0][0] == RECORDED)
 
     def look_up(self, ask: Ask) -> Known:
         identity, schema = look_up(ask)

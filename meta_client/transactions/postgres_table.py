@@ -54,7 +54,13 @@ OWN: Final = (
 # Belongs to the transaction that the block was entered in: whatever ends that one ends the mark, whichever statement
 # began another meanwhile.
 MARK: Final = "SET LOCAL metaq.block = 'open'"
-MARKED: Final = "CASE current_setting('metaq.block', true) WHEN 'open' THEN %s END"  # %s, or NULL without the mark
+_RECORD: Final = "CASE set_config('metaq.block', 'recorded', true) WHEN 'recorded' THEN %s END"
+RECORDING: Final = _RECORD  # %s, and marks the transaction, until that or the statement is undone
+MARKED: Final = f"CASE current_setting('metaq.block', true) WHEN 'open' THEN {_RECORD} END"  # NULL without the mark
+READ_MARK: Final = "SELECT current_setting('metaq.block', true)"
+RECORDED: Final = "recorded"
+# One request: COMMIT is not executed once the division has failed. Reads no table: at SERIALIZABLE that might fail.
+GUARDED_COMMIT: Final = "SELECT 1 / (current_setting('metaq.block', true) = 'recorded')::int; COMMIT"
 LOST: Final = "the connection is lost"
 INSIDE_ITS_OWN: Final = (
     "the connection is inside a block of its own transaction(), which commits after this one: put "

@@ -152,7 +152,7 @@ class SqlAlchemySession:
     def _on_commit(self, connection: Connection) -> None:
         """Write the row. Called right before COMMIT is sent."""
         del connection
-        self._problem = self._driver.problem()
+        self._problem = self._driver.lost()
         if self._problem is not None:  # PostgreSQL would answer COMMIT with ROLLBACK
             raise InvalidRequestError(self._problem)
         self._is_sent = True

@@ -21,7 +21,7 @@ from journal.errors import StorageFailed
 from journal.wal.file_move import sync_directory
 from meta_client.coordinator.errors import CannotEnlist, Unreachable
 from meta_client.coordinator.log_origin import is_same_origin, origin_of
-from meta_client.transactions.deciding import ENDED, DecidingSession, Says
+from meta_client.transactions.deciding import ENDED, UNDONE, DecidingSession, Says
 from meta_client.transactions.dialects import SQLITE
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable
 from meta_client.transactions.statements import SqlTable, identity_of, one_line, reaching
@@ -35,6 +35,7 @@ _SAYS: Final[Mapping[int | None, Says]] = {
     sqlite3.SQLITE_CONSTRAINT_UNIQUE: Says.DUPLICATE,
     sqlite3.SQLITE_CONSTRAINT_NOTNULL: Says.IS_NULL,
 }
+_IS_RECORDED: Final = f"SELECT 1 FROM {TABLE} WHERE gtrid = ?"
 _INSERT_DECISION: Final = SQLITE.insert_decision(TABLE, "?", "?", "?", began="?")
 
 
@@ -85,6 +86,14 @@ class SqliteSession(DecidingSession):
             return ENDED if is_ended else one_line(error)
         return None
 
+    def lost(self) -> str | None:
+        if (problem := self.problem()) is not None or self._gtrid is None:
+            return problem
+        try:
+            return None if _rows(self._connection, _IS_RECORDED, self._gtrid) else UNDONE
+        except sqlite3.Error as error:
+            return one_line(error)
+
     def _insert(self, gtrid: str, brokers: str) -> int:
         values = gtrid, self._began_s, self._identity.age_s_max, brokers
         stored = self._connection.execute(_INSERT_DECISION, values).rowcount
@@ -92,6 +101,7 @@ class SqliteSession(DecidingSession):
         return stored
 
     def commit(self) -> None:
+        self._check_row()
         if getattr(self._connection, "autocommit", None) is True:  # Python 3.12: commit() does nothing
             self._connection.execute("COMMIT")
         else:
@@ -200,11 +210,11 @@ def _deletes_from(connection: sqlite3.Connection) -> Path | None:
     return Path(os.fsdecode(_file(connection))).parent if is_deleted else None
 
 
-def _rows(connection: sqlite3.Connection, query: str) -> list[tuple[Any, ...]]:
+def _rows(connection: sqlite3.Connection, query: str, *values: str) -> list[tuple[Any, ...]]:
     """Return the rows of *query* as tuples, whatever the connection's row factory."""
-    cursor = connection.cursor()
-    cursor.row_factory = None
-    return cursor.execute(query).fetchall()
+    with closing(connection.cursor()) as cursor:  # an interrupted query would hold its lock while a traceback lasts
+        cursor.row_factory = None
+        return cursor.execute(query, values).fetchall()
 
 
 def _home(path: str) -> str:

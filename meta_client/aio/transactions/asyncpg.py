@@ -18,20 +18,23 @@ from meta_client.aio.bridge.bridge import wait
 from meta_client.aio.transactions.private_loop import connected, for_threads_too
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.errors import TransactionMisuse
-from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, DecidingSession, reason
+from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, UNDONE, DecidingSession, RowLost, reason
 from meta_client.transactions.dialects import POSTGRES
 from meta_client.transactions.postgres_table import (
+    GUARDED_COMMIT,
     INSIDE_ITS_OWN,
     LOST,
     MARK,
     MARKED,
     OWN,
+    READ_MARK,
+    RECORDED,
     has_rolled_back,
     look_up,
     quoted,
     says_of,
 )
-from meta_client.transactions.statements import SqlTable, made_by, reaching
+from meta_client.transactions.statements import SqlTable, made_by, one_line, reaching
 from meta_client.transactions.table import TABLE, Opener, TableIdentity
 
 _Connect = Callable[[], Any]  # makes another connection, inside `run`
@@ -54,7 +57,6 @@ class AsyncpgSession(DecidingSession):
         self._driver: Any = getattr(given, "_con", given)  # no public name for a pool's connection
         self._waited: Any = AsyncpgConnection(given)
         self._block: Any = None  # the transaction, unless a statement of the caller began it
-        self._is_recorded = False
 
     def driver_connection(self) -> object:
         if self._driver is None:
@@ -85,17 +87,33 @@ class AsyncpgSession(DecidingSession):
     def _insert(self, gtrid: str, brokers: str) -> int:
         identity, schema = self._know()
         statement = POSTGRES.insert_decision(quoted(schema, TABLE), "%s", "%s", MARKED)
-        stored = self._change(statement, (gtrid, identity.age_s_max, brokers))
-        self._is_recorded = True
-        return stored
+        return self._change(statement, (gtrid, identity.age_s_max, brokers))
+
+    def lost(self) -> str | None:
+        if (problem := self.problem()) is not None or self._gtrid is None:
+            return problem
+        try:
+            return None if self._rows(READ_MARK)[0][0] == RECORDED else UNDONE
+        except self.failures as error:
+            return None if self.problem() == LOST else one_line(error)  # then COMMIT fails
 
     def commit(self) -> None:
         if (problem := self.problem()) is not None:
             raise asyncpg.InterfaceError(problem)
         block, self._block = self._block, None
-        if not self._is_recorded:
+        if self._gtrid is None:
             wait(self._given.execute("SELECT"))  # raises in a failed transaction, where COMMIT would not
-        wait(self._given.execute("COMMIT") if block is None else block.commit())
+            wait(self._given.execute("COMMIT") if block is None else block.commit())
+            return
+        try:
+            wait(self._given.execute(GUARDED_COMMIT))
+        except asyncpg.DivisionByZeroError as error:
+            if not self._driver.is_in_transaction():  # COMMIT's own
+                raise
+            raise RowLost(UNDONE) from error
+        finally:
+            if not self._driver.is_in_transaction():
+                self._driver._top_xact = None  # as its block's commit() does
 
     def _has_rolled_back(self, error: Exception) -> bool:
         is_over = not self._is_lost() and not self._driver.is_in_transaction()
@@ -153,7 +171,7 @@ class AdaptedSession(AsyncpgSession):
         self._waited = adapter
 
     def problem(self) -> str | None:
-        if (problem := super().problem()) is not None or self._is_recorded:
+        if (problem := super().problem()) is not None or self._gtrid is not None:
             return problem
         try:
             self._change("SELECT")  # raises in a failed transaction, where SQLAlchemy's COMMIT would not

@@ -156,8 +156,8 @@ class DjangoSession:
             self._driver.decide(gtrid, brokers)
 
     def commit(self) -> None:
-        if (problem := self.problem()) is not None:
-            raise TransactionManagementError(problem)
+        if (lost := self._driver.lost()) is not None:
+            raise TransactionManagementError(lost)
         type(self._wrapper).commit(self._wrapper)
         self._driver.make_durable()
 

@@ -2,18 +2,23 @@
 # ruff: noqa: PT012 - the blocks are what is tested
 
 import contextlib
+import functools
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
 
+import pg8000.dbapi
+import psycopg2
 import pytest
 import sqlalchemy
 from sqlalchemy import text
 
 from meta_client.coordinator import PrepareFailed
 from meta_client.transactions import CommitStep
-from tests.meta_client.transactions.conftest import World, do
+from tests.fixtures.broker_pool import BrokerPool
+from tests.fixtures.postgres import connect_plain
+from tests.meta_client.transactions.conftest import Deciding, World, do, make, running_world
 from tests.meta_client.transactions.crashing import engine_of
 
 End = Callable[[Any], object]
@@ -161,6 +166,87 @@ def test_an_end_between_the_row_and_commit_is_settled_by_the_row(world: World, w
             transaction.send("orders", b"1")
     world.wait_quiet()
     world.check([1] if word == "COMMIT" else [])
+
+
+DRIVERS = {
+    "psycopg": "postgres",
+    "psycopg2": "postgres",
+    "pg8000": "postgres",
+    "sqlite3": "sqlite",
+    "pymysql": "mariadb",
+}
+GAPS = {
+    "rollback": ["ROLLBACK"],
+    "begun again": ["ROLLBACK", "INSERT INTO numbers VALUES (2)"],
+    "savepoint": ["ROLLBACK TO SAVEPOINT inside"],
+    "mark": ["ROLLBACK TO SAVEPOINT metaq_block"],
+    "commit": ["COMMIT", "INSERT INTO numbers VALUES (2)"],
+}
+
+
+def connected(driver: str, deciding: Deciding) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """How a caller connects, and what a transaction needs besides the connection."""
+    if driver not in ("psycopg2", "pg8000"):
+        return deciding.connect, {}
+    connect = functools.partial(connect_plain, psycopg2 if driver == "psycopg2" else pg8000.dbapi, deciding.url)
+    return connect, {} if driver == "psycopg2" else {"connect": connect}
+
+
+@pytest.mark.parametrize("gap", GAPS)
+@pytest.mark.parametrize("step", [CommitStep.PREPARED, CommitStep.RECORDED])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_rows_and_messages_agree_whatever_an_observer_does_before_commit(
+    request: pytest.FixtureRequest, broker_pool: BrokerPool, driver: str, step: CommitStep, gap: str
+) -> None:
+    """It ends the transaction, or undoes a part of it; and may begin another one, which our COMMIT would end."""
+    deciding = make(DRIVERS[driver], request)
+    connect, how = connected(driver, deciding)
+    with running_world(deciding, broker_pool) as world, closing(connect()) as connection:
+
+        def observe(reached: CommitStep, gtrid: str) -> None:
+            if reached is step:
+                for word in GAPS[gap]:
+                    with suppress(Exception):  # not every driver has such a savepoint
+                        do(connection, word)
+
+        is_sent = True
+        with world.open_client(observer=observe) as client:
+            try:
+                with client.transaction(connection, **how) as transaction:
+                    do(connection, "INSERT INTO numbers VALUES (1)")
+                    do(connection, "SAVEPOINT inside")
+                    transaction.send("orders", b"1")
+            except PrepareFailed:
+                is_sent = False
+            world.wait_quiet()
+        connection.rollback()
+        assert not is_sent or gap in ("savepoint", "commit") or (gap, step) == ("mark", CommitStep.PREPARED)
+        assert is_sent or gap != "commit" or step is CommitStep.PREPARED
+        assert world.messages() == ([1] if is_sent else [])
+        if gap != "commit" or step is not CommitStep.PREPARED:  # there the observer itself has stored the row alone
+            assert [n for n in deciding.numbers() if n == 1] == world.messages()
+        world.work(3, connection=connection, **how)
+        world.wait_quiet()
+
+
+@pytest.mark.parametrize("gap", ["begun again", "savepoint"])
+def test_rows_and_messages_agree_whatever_a_listener_does_before_commit(world: World, gap: str) -> None:
+    """SQLAlchemy's: by the driver's connection, so that SQLAlchemy does not notice."""
+    engine = engine_of(world.deciding.url)
+    with engine.connect() as connection:
+
+        def undo(it: sqlalchemy.Connection) -> None:
+            for word in GAPS[gap]:
+                do(it.connection, word)
+
+        with pytest.raises(sqlalchemy.exc.InvalidRequestError), world.client.transaction(connection) as transaction:
+            connection.execute(text("INSERT INTO numbers VALUES (1)"))
+            connection.execute(text("SAVEPOINT inside"))
+            transaction.send("orders", b"1")
+            sqlalchemy.event.listen(connection, "commit", undo)
+    engine.dispose()
+    world.wait_quiet()
+    world.check([])
 
 
 def test_a_transaction_that_may_not_write(world: World) -> None:
