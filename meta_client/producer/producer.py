@@ -273,7 +273,8 @@ class Producer(ProcessBound):
     def tpc_recover(self) -> list[Xid]:
         """Return prepared branches and heuristic outcomes under this producer's qualifier, on all brokers.
 
-        Raises XaError (XAER_RMFAIL) if a broker can't be asked or is known to have crashed: see tpc_list.
+        Raises XaError (XAER_RMFAIL) if a broker can't be asked or is known to have crashed, or none is registered: see
+        tpc_list.
         """
         return self._xa.recover()
 

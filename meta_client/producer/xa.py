@@ -41,6 +41,10 @@ _ENDED: Mapping[tuple[TransactionVerb, BranchStatus], XaCode | None] = {
 }
 
 _UNTRACED = nullcontext()
+NO_BROKER = (
+    "no broker is registered in ZooKeeper, so nobody knows of branches: start the brokers, or give the client the "
+    "ZooKeeper that they use"
+)
 LOST = "no answer came for one of its messages"  # reasons for rollback-only
 REFUSED = "the broker refused one of its messages"
 CANCELLED = "the wait for one of its messages was cancelled"
@@ -209,11 +213,12 @@ class XaBranches:
     def recover(self) -> list[Xid]:
         """Return every prepared branch under this producer's qualifier, on all brokers.
 
-        Raises XaError (XAER_RMFAIL) if one broker did not answer: an incomplete list would read as "not prepared".
+        Raises XaError (XAER_RMFAIL) if one broker did not answer, or none is registered: an incomplete list would read
+        as "not prepared".
         """
         listing = self.list_prepared("RECOVER")
-        if listing.failures:
-            raise ClientXaError(XaCode.XAER_RMFAIL, "; ".join(listing.failures.values()), "RECOVER")
+        if reasons := _gaps(listing):
+            raise ClientXaError(XaCode.XAER_RMFAIL, "; ".join(reasons), "RECOVER")
         return [key.xid for keys in listing.keys.values() for key in keys]
 
     def list_prepared(self, what: str) -> Listing:
@@ -233,8 +238,8 @@ class XaBranches:
         listing = self.list_prepared(f"{what} {xid}")
         if (broker_id := self._known.get(xid)) is not None:
             return broker_id
-        if listing.failures:
-            text = "; ".join(("no broker that answered lists it", *listing.failures.values()))
+        if reasons := _gaps(listing):
+            text = "; ".join(("no broker that answered lists it", *reasons))
             raise ClientXaError(XaCode.XAER_RMFAIL, text, f"{what} {xid}")
         text = f"no broker lists it as prepared under qualifier {self._qualifier}: it is finished, or has another one"
         raise ClientXaError(XaCode.XAER_NOTA, text, f"{what} {xid}")
@@ -337,3 +342,8 @@ class XaBranches:
         self._own.discard(branch.xid)
         if self.current is not None and self.current.at.key == branch.at.key:
             self.current = None
+
+
+def _gaps(listing: Listing) -> list[str]:
+    """Return the reasons why branches may be missing in *listing*."""
+    return list(listing.failures.values()) if listing.keys or listing.failures else [NO_BROKER]

@@ -290,7 +290,8 @@ class Producer(ProcessBound):
     async def tpc_recover(self) -> list[Xid]:
         """Return the prepared branches and heuristic outcomes under this producer's qualifier, on all brokers.
 
-        Raises XaError (XAER_RMFAIL) if a broker can't be asked or is known to have crashed: see tpc_list.
+        Raises XaError (XAER_RMFAIL) if a broker can't be asked or is known to have crashed, or none is registered: see
+        tpc_list.
         """
         return await run(self.rules.tpc_recover)
 

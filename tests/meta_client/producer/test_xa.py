@@ -7,6 +7,7 @@ from meta_client.client import Client
 from meta_client.errors import ClientXaError, NoPartition, SendUnknown, TransactionMisuse
 from meta_client.producer.producer import Producer
 from meta_client.producer.xa_branch import BranchPhase
+from meta_client.producer.xa_verbs import Listing
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.errors import LocalProtocolError, XaError
 from meta_client.protocol.requests import Put, Request, TransactionCommand, TransactionVerb, Version
@@ -277,6 +278,15 @@ def test_an_unreachable_broker_makes_the_list_incomplete_never_shorter(
     listing = producer.tpc_list()
     assert list(listing.keys) == [0]
     assert list(listing.failures) == [1]
+
+
+def test_without_any_broker_nothing_is_known(producer: Producer) -> None:
+    """They may not be up yet, or it is the wrong ZooKeeper: a transaction manager must not forget what it decided."""
+    for ask in (producer.tpc_recover, lambda: producer.tpc_commit(XID), lambda: producer.tpc_rollback(XID)):
+        with pytest.raises(XaError, match=r"no broker is registered in ZooKeeper.*: start the brokers, or ") as caught:
+            ask()
+        assert caught.value.code == XaCode.XAER_RMFAIL
+    assert producer.tpc_list() == Listing()
 
 
 def test_a_crashed_broker_is_missed(producer: Producer, client: Client, start_broker: StartBroker) -> None:
