@@ -87,8 +87,6 @@ def gather(
         label, address = names_of(url)
         with step(f"asking {label}"):
             asked.append(_ask_database(client, DatabaseEvidence(label, url, address), known, age_s))
-        if len(asked[-1].rows) >= ROWS_MAX:
-            problems[label] = f"it has more than {ROWS_MAX} rows in its decision table, of which not all were looked at"
     found = Evidence(brokers, tuple(asked), tuple(logs), batches, problems)
     branches, places = to_ask(found)
     with step(f"asking brokers about {len(branches)} branches"):
@@ -220,7 +218,11 @@ def _ask_database(
             said = replace(said, restored=str(error))
         name = table.identity.name
         wanted = {at[1].xid.gtrid.decode() for at in branches if owner_of(at) == (Owner.TABLE, name.table_id)}
-        rows = [*table.kept(age_s, ROWS_MAX), *table.recorded(sorted(wanted))]
+        kept = table.kept(age_s, ROWS_MAX + 1)
+        if len(kept) > ROWS_MAX:
+            gap = f"it has more than {ROWS_MAX} rows to end, of which not all were looked at"
+            said = replace(said, gaps={**said.gaps, "its decision table": gap})
+        rows = [*kept[:ROWS_MAX], *table.recorded(sorted(wanted))]
         strange = sorted({row.gtrid for row in rows if not name.owns(row.gtrid)})
         if strange:
             gap = f"{len(strange)} are not this table's transactions, the first is {strange[0][:NAME_SHOWN]!r}"

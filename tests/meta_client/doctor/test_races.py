@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from meta_client.doctor import sources
 from meta_client.doctor.applier import apply, verbs_of
 from meta_client.doctor.cases import Case, cases_of
+from meta_client.doctor.evidence import problems
 from meta_client.doctor.sources import gather
 from meta_client.doctor.verdicts import Verdict
 from meta_client.transactions import CommitStep
@@ -29,6 +31,19 @@ THREADS = 16
 def served(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[World]:
     with running_world(make(request.param, request), broker_pool) as world:
         yield world
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_table_with_more_rows_than_are_looked_at(served: World, monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    monkeypatch.setattr(sources, "ROWS_MAX", 3)
+    for _ in range(3 + more):
+        gtrid = served.deciding.identity.name.new_gtrid()
+        row = f"('{gtrid}', 'rollback', '', 'a hazard')"
+        served.deciding.execute(f"INSERT INTO metaq_decision (gtrid, outcome, brokers, hazard) VALUES {row}")
+    found = gather(served.client, [served.deciding.url], [], 0.1, lambda text: nullcontext())
+    assert len(found.databases[0].rows) == 3
+    said = [reason for place, reason in problems(found) if "decision table" in place]
+    assert said == ["it has more than 3 rows to end, of which not all were looked at"] * more
 
 
 def test_doctors_at_once(served: World, doctor: Doctor, tmp_path: Path) -> None:
