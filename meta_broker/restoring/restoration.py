@@ -51,6 +51,12 @@ class Restored(NamedTuple):
 def require_empty(directory: Path, mark: str = UNFINISHED_RESTORE) -> None:
     """Check that *directory* is missing, empty, or holds what was interrupted, as *mark* tells. Raises
     DirectoryIsBackup."""
+    for path in (directory, *directory.parents):
+        if path.is_symlink() and not path.exists():
+            raise DirectoryIsBackup(
+                f"{path} is a symbolic link to {path.readlink()}, which is not there: make that directory (is it on "
+                f"a disk that is not mounted?), or name another one"
+            )
     if not directory.exists() or (directory / mark).exists():
         return
     allowed = {"lost+found", mark + TMP_SUFFIX}

@@ -66,6 +66,20 @@ def test_a_back_up_is_not_made_beside_others(data: Path) -> None:
     assert [path.name for path in others.iterdir()] == ["monday"]
 
 
+@pytest.mark.parametrize("below", [".", "monday"])
+def test_a_link_that_leads_nowhere_is_named(saved: Path, data: Path, config: Path, below: str) -> None:
+    """As to a disk that is not mounted."""
+    link, absent = data.with_name("link"), data.with_name("disk") / "broker"
+    link.symlink_to(absent)
+    said = f"{link} is a symbolic link to {absent}, which is not there: make that directory .*, or name another one"
+    restoring = [str(saved), str(link / below), "--config", str(config), "--accept-loss", "--yes"]
+    for command, words in ((restore_command, restoring), (backup, [str(data), str(link / below)])):
+        with pytest.raises(DirectoryIsBackup, match=said):
+            CliRunner().invoke(command, words, catch_exceptions=False)
+    absent.mkdir(parents=True)
+    assert run(restore_command, *restoring)[0] == 0
+
+
 def test_a_back_up_is_made_of_a_directory_whose_name_is_no_utf_8(data: Path, config: Path) -> None:
     """Copy from a disk mounted elsewhere: no broker has such a name."""
     source, saved = data.with_name("d\udcff"), data.with_name("saved")
