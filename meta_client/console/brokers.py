@@ -7,7 +7,7 @@ from typing import Final
 from meta_client.client import Client
 from meta_client.console.broker_view import ITEMS, BrokerView, Told, parse_told
 from meta_client.console.reads import LIMIT_S, Reads, Unknown
-from meta_client.net.calls import wait_result
+from meta_client.net.calls import checked_broker, wait_result
 from meta_client.net.deadline import Deadline
 from meta_client.net.opaques import next_opaque
 from meta_client.operations.broker_rows import replication_node
@@ -32,9 +32,17 @@ async def read_cluster(client: Client, reads: Reads) -> ShownCluster | Unknown:
     found = await reads.call("brokers", lambda: _registered(client))
     if isinstance(found, Unknown):
         return found
-    urls = {url for view in found.brokers for url in (view.entry.master, *view.entry.slaves.values()) if url}
-    said = await reads.each(("stats",), urls, lambda url: _stats_of(client, url))
-    return replace(found, brokers=tuple(view.answered(said) for view in found.brokers))
+    places = {
+        (view.broker_id, url)
+        for view in found.brokers
+        for url in (view.entry.master, *view.entry.slaves.values())
+        if url
+    }
+    said = await reads.each(("stats",), places, lambda place: _stats_of(client, *place))
+    told: dict[int, dict[BrokerUrl, Told | Unknown]] = {view.broker_id: {} for view in found.brokers}
+    for (broker_id, url), answer in said.items():
+        told[broker_id][url] = answer
+    return replace(found, brokers=tuple(view.answered(told[view.broker_id]) for view in found.brokers))
 
 
 def _registered(client: Client) -> ShownCluster:
@@ -48,9 +56,10 @@ def _registered(client: Client) -> ShownCluster:
     return ShownCluster(tuple(views), malformed, max(len(ids) - BROKERS_MAX, 0))
 
 
-def _stats_of(client: Client, url: BrokerUrl) -> Told:
+def _stats_of(client: Client, broker_id: int, url: BrokerUrl) -> Told:
     deadline = Deadline(LIMIT_S)
     connection = client.connections.get(url, LIMIT_S, patient=False)
+    checked_broker(connection, connection.capabilities(deadline.remaining_s()), broker_id)
     replies = [connection.submit(Stats(item, next_opaque())) for item in ITEMS]
     texts = [wait_result(reply, max(deadline.remaining_s(), 0.0), f"stats at {url}").text for reply in replies]
     return parse_told(dict(zip(ITEMS, texts, strict=True)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from meta_client.metadata.topology import TopicView
-from meta_client.net.calls import checked_result
+from meta_client.net.calls import checked_broker, checked_result
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transports
@@ -41,7 +41,7 @@ class AllowedCodecs:
     def __init__(self, connections: Transports) -> None:
         self._connections = connections
         self._lock = threading.Lock()  # guards the next two; answers are replaced whole
-        self._answers: dict[tuple[str, BrokerUrl], _Answer] = {}
+        self._answers: dict[tuple[str, int, BrokerUrl], _Answer] = {}  # by topic and broker
         self._seen: dict[str, tuple[TopicView, frozenset[Codec], float]] = {}  # the last verdict, and until when
 
     def allows(self, view: TopicView, codec: Codec) -> bool:
@@ -52,32 +52,35 @@ class AllowedCodecs:
         now = time.monotonic()
         seen = self._seen.get(view.topic)
         if seen is None or seen[0] is not view or seen[2] <= now:
-            codecs = [self._of(view.topic, url, now) for url in set(view.urls.values())]
+            codecs = [self._of((view.topic, *place), now) for place in view.urls.items()]
             common = frozenset[Codec].intersection(*codecs) if codecs else frozenset[Codec]()
             seen = view, common, now + REFRESH_S / 10
             with self._lock:
                 self._seen[view.topic] = seen
         return codec in seen[1]
 
-    def _of(self, topic: str, url: BrokerUrl, now: float) -> frozenset[Codec]:
+    def _of(self, place: tuple[str, int, BrokerUrl], now: float) -> frozenset[Codec]:
         with self._lock:
-            answer = self._answers.get((topic, url))
+            answer = self._answers.get(place)
             is_new = answer is None
             if answer is None:
-                answer = self._answers[topic, url] = _Answer()
+                answer = self._answers[place] = _Answer()
             if answer.asked_at + REFRESH_S > now and not is_new:
                 return answer.codecs
             answer.asked_at = now  # other threads use the cached answer meanwhile
         try:
-            self._refresh(topic, url, answer, wait=is_new)
+            self._refresh(place, answer, wait=is_new)
         except MetaError as error:
             answer.codecs = frozenset()
-            _log.info("compression not known, sending without topic=%s broker=%s error=%s", topic, url, error)
+            _log.info("compression not known, sending without topic=%s broker=%d url=%s error=%s", *place, error)
         return answer.codecs
 
-    def _refresh(self, topic: str, url: BrokerUrl, answer: _Answer, *, wait: bool) -> None:
+    def _refresh(self, place: tuple[str, int, BrokerUrl], answer: _Answer, *, wait: bool) -> None:
+        topic, broker_id, url = place
         connection = self._connections.get(url, ANSWER_TIMEOUT_S, patient=False)
-        if EXTENSION not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
+        capabilities = connection.capabilities(ANSWER_TIMEOUT_S)
+        checked_broker(connection, capabilities, broker_id)
+        if EXTENSION not in capabilities.extensions:
             answer.codecs = frozenset()
             return
         what = f"show {topic} at {url}"
@@ -87,7 +90,7 @@ class AllowedCodecs:
                 answer.codecs = _codecs(checked_result(reply.wait(ANSWER_TIMEOUT_S), what).text)
             except MetaError as error:
                 answer.codecs = frozenset()
-                _log.info("compression not known, sending without topic=%s broker=%s error=%s", topic, url, error)
+                _log.info("compression not known, sending without topic=%s broker=%d url=%s error=%s", *place, error)
 
         command = TopicCommand(TopicVerb.SHOW, topic, (), next_opaque())
         if wait:

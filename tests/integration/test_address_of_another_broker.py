@@ -1,5 +1,6 @@
 """A broker dies and is registered for a while yet, at an address that another broker has by then."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import pytest
 
 from journal.records.xid import Xid
 from meta_client.client import Client
+from meta_client.console.broker_view import Told
+from meta_client.console.brokers import ShownCluster, read_cluster
+from meta_client.console.reads import Reads, Unknown
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.errors import SendFailed
 from meta_client.producer.producer import Producer
@@ -101,6 +105,12 @@ def test_nothing_meant_for_one_is_done_at_the_other(
             done = run_metaq(*words, "--zk", zookeeper.connect)
             assert done.returncode != 0, words
             assert "broker 1 answers at" in done.stderr, words
+        shown = asyncio.run(read_cluster(client, Reads()))
+        assert isinstance(shown, ShownCluster)
+        gone, at_home = (view.master for view in shown.brokers)
+        assert isinstance(gone, Unknown)
+        assert "broker 1 answers at" in gone.why
+        assert isinstance(at_home, Told)
         assert not waiting.is_done
         dead.start()
         assert waiting.result(timeout_s=60).partition == DEAD

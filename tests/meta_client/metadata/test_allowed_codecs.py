@@ -58,6 +58,16 @@ def test_every_broker_must_allow_it(connections: Connections) -> None:
         assert not one.asked.acquire(blocking=False), "what is known is not asked for again"
 
 
+def test_another_broker_at_the_address_of_one_that_died_does_not_answer_for_it(connections: Connections) -> None:
+    heir = Broker(b"1.4.6 metaq/1 compression broker-1")
+    with closing(Peer(heir)) as peer:
+        codecs = AllowedCodecs(connections)
+        assert not codecs.allows(TopicView("orders", urls={0: peer.url}), Codec.LZ4)
+        assert not heir.asked.acquire(blocking=False)
+        assert codecs.allows(TopicView("orders", urls={1: peer.url}), Codec.LZ4)
+        assert not codecs.allows(TopicView("orders", urls={0: peer.url, 1: peer.url}), Codec.LZ4)
+
+
 def test_what_is_known_is_asked_for_again_without_waiting(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
