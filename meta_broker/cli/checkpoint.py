@@ -20,7 +20,7 @@ from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.operations.text import tell
 from meta_client.protocol.answers import CheckpointTaken, parse_checkpoint_taken
-from meta_client.protocol.errors import MetaError
+from meta_client.protocol.errors import MetaError, one_line
 from meta_client.protocol.requests import TakeCheckpoint
 from zk.tree.broker_url import BrokerUrl
 
@@ -59,7 +59,7 @@ def checkpoint(directory: str | None, brokers: tuple[str, ...], zk: str, as_json
             rows.append(_row(name, _take_checkpoint(known_url(url))))
         except MetaError as error:
             refused = True
-            tell(f"error: broker {name}: {' '.join(str(error).split())}")
+            tell(f"error: broker {name}: {one_line(error)}")
     if rows or not refused:
         print_rows(rows, COLUMNS, as_json=as_json, empty="no broker is up: start one, or name its directory")
     if refused or not rows:

@@ -19,7 +19,7 @@ from meta_client.operations.option_types import MOMENT
 from meta_client.operations.placement import away_brokers, brokers_of, partitions_of
 from meta_client.operations.searching import Hit, Wanted, search_partition
 from meta_client.operations.text import tell
-from meta_client.protocol.errors import MetaError
+from meta_client.protocol.errors import MetaError, one_line
 from meta_client.protocol.integers import INT64_MAX, INT64_MIN
 
 NOT_FOUND: Final = 1  # exit status
@@ -87,7 +87,7 @@ def find(
     if rows:
         print_rows(rows, as_json=False)
     for error in failures:
-        tell(f"warning: {' '.join(str(error).split())}")
+        tell(f"warning: {one_line(error)}")
     if not count:
         if not failures:
             click.echo("no such message", err=True)

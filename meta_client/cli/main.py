@@ -18,7 +18,7 @@ import click
 from journal.errors import JournalError
 from meta_client.core import description
 from meta_client.operations.text import tell
-from meta_client.protocol.errors import MetaError
+from meta_client.protocol.errors import MetaError, one_line
 from zk.errors import ZooKeeperError
 
 GROUP: Final = "metaq.commands"
@@ -100,7 +100,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (JournalError, ZooKeeperError, MetaError) as error:
-            raise Failure(" ".join(str(error).split())) from error
+            raise Failure(one_line(error)) from error
         except BrokenPipeError as error:
             raise ReaderGone from error
         except OSError as error:

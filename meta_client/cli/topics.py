@@ -22,7 +22,7 @@ from meta_client.operations.placement import brokers_of
 from meta_client.operations.text import tell
 from meta_client.operations.topic_rows import topic_rows
 from meta_client.protocol.compression import NO_COMPRESSION
-from meta_client.protocol.errors import MetaError
+from meta_client.protocol.errors import MetaError, one_line
 from meta_client.protocol.requests import Stats, TopicCommand, TopicVerb
 from zk.brokers.cluster import BrokerEntry, read_topic_names
 from zk.tree.broker_url import BrokerUrl
@@ -176,7 +176,7 @@ def _send_to_all(
             rows.append(_row(name, topic, _send_command(known_url(url), command)))
         except MetaError as error:
             refused = True
-            tell(f"error: broker {name}: {' '.join(str(error).split())}")
+            tell(f"error: broker {name}: {one_line(error)}")
     if rows or not refused:
         print_rows(rows, as_json=as_json, empty="no broker is up: start one, or name its URL with --broker")
     if refused or not rows:

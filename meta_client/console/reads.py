@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from journal.errors import JournalError
-from meta_client.protocol.errors import MetaError
+from meta_client.protocol.errors import MetaError, one_line
 from zk.errors import ZooKeeperError
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Reads:
         except TimeoutError:
             return Unknown(f"no answer in {limit_s:g} s")
         except ERRORS as error:
-            return Unknown(" ".join(str(error).split()))
+            return Unknown(one_line(error))
         return answer
 
     async def each(

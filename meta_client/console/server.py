@@ -27,6 +27,7 @@ from meta_client.console.reset_page import carry_out_reset
 from meta_client.console.settings import ConsoleSettings
 from meta_client.console.transactions_page import branch_of
 from meta_client.operations.text import printable
+from meta_client.protocol.errors import one_line
 
 T = TypeVar("T")
 
@@ -142,7 +143,7 @@ class Console:
             try:
                 result = await asyncio.to_thread(call)
             except ERRORS as error:
-                result = Unknown(" ".join(str(error).split()))
+                result = Unknown(one_line(error))
         _log.warning("change %s", printable(f"who={self._settings.who} {what} result={result}"))
         return result
 

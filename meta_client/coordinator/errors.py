@@ -110,8 +110,3 @@ class CopiedLog(CoordinatorError):
 class LogInUse(CoordinatorError):
     """Another process, or another coordinator of this one, has the directory. One log, one
     coordinator: stop the other one, or name another directory."""
-
-
-def one_line(error: BaseException) -> str:
-    """Return a driver's message without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -16,9 +16,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from journal.records.xid import InvalidXid, Xid
-from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable, one_line
+from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable
 from meta_client.coordinator.names import DATABASE, branch
 from meta_client.coordinator.participants import BranchEnd
+from meta_client.protocol.errors import one_line
 
 PostgresConnection = psycopg.Connection[Any]
 _Answer = TypeVar("_Answer")

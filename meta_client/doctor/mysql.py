@@ -17,8 +17,8 @@ import pymysql
 from journal.records.xid import InvalidXid, Xid
 from meta_client.coordinator.errors import CannotEnlist, CoordinatorError
 from meta_client.doctor.evidence import DatabaseEvidence, OpenSession, PreparedXact, one_of
+from meta_client.protocol.errors import one_line
 from meta_client.transactions.mysql import DRIVER, SECRET, connect, open_uncommitted, parameters
-from meta_client.transactions.statements import one_line
 from meta_client.transactions.table import TABLE
 
 PORT: Final = 3306

@@ -19,7 +19,8 @@ from meta_client.coordinator.phase_two import commit_once
 from meta_client.coordinator.postgres import PostgresParticipant
 from meta_client.doctor.evidence import Answer, DatabaseEvidence, OpenSession, PreparedXact
 from meta_client.doctor.verdicts import BranchAnswer
-from meta_client.transactions.statements import one_line, reaching
+from meta_client.protocol.errors import one_line
+from meta_client.transactions.statements import reaching
 from meta_client.transactions.table import TABLE
 
 _Connection = psycopg.Connection[Any]

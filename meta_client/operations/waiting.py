@@ -7,6 +7,7 @@ import click
 
 from meta_client.client import Client
 from meta_client.operations.placement import partitions_of
+from meta_client.protocol.errors import one_line
 from zk.errors import ZooKeeperUnavailable
 from zk.groups.ownership import read_owned
 
@@ -29,7 +30,7 @@ class Waiting:
         try:
             offered = partitions_of(client, self._topic)
         except ZooKeeperUnavailable as error:
-            self._print_change(f"waiting: {' '.join(str(error).split())}")
+            self._print_change(f"waiting: {one_line(error)}")
         else:
             owned = set(offered) if self._group is None else read_owned(client.session, self._group, self._topic)
             self.update(is_offered=bool(offered), is_free=not owned.issuperset(offered))

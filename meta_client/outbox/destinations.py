@@ -11,7 +11,7 @@ from meta_client.outbox.rows import OutboxRow
 from meta_client.outbox.waits import PassedOver
 from meta_client.producer.outgoing import available_in, view_of
 from meta_client.producer.producer import SEND_TIMEOUT_S, Producer
-from meta_client.transactions.statements import one_line
+from meta_client.protocol.errors import one_line
 from zk.tree.nodes import Partition
 
 LOOKS_S: Final = 0.5  # of a batch, for topics that the client has not seen: thousands of them take many seconds

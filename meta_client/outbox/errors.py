@@ -7,9 +7,8 @@ from typing import Final
 
 from meta_client.coordinator.errors import CannotEnlist, Unreachable
 from meta_client.errors import SendRefused
-from meta_client.protocol.errors import MetaError
+from meta_client.protocol.errors import MetaError, one_line
 from meta_client.sql.core import exc
-from meta_client.transactions.statements import one_line
 from meta_client.transactions.table import DATABASE
 
 INIT: Final = "metaq outbox init --database URL"

@@ -32,12 +32,11 @@ from meta_client.outbox.tables import RELAY_TABLE, is_complete
 from meta_client.outbox.waits import PASS_OVER_S, PassedOver, RelayWaits
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
-from meta_client.protocol.errors import MetaError, XaError
+from meta_client.protocol.errors import MetaError, XaError, one_line
 from meta_client.protocol.status import Status
 from meta_client.sql.core import Connection, Engine, exc
 from meta_client.transactions.errors import NotConfirmed, RestoredTable
 from meta_client.transactions.generation import check_noted
-from meta_client.transactions.statements import one_line
 from zk.errors import ZooKeeperError
 
 log = logging.getLogger(__name__)

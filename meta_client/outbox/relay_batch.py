@@ -9,8 +9,7 @@ from meta_client.outbox.rows import OutboxRow, RowSource
 from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.outgoing import parse_partition
 from meta_client.producer.producer import Producer
-from meta_client.protocol.errors import LocalProtocolError, MetaError
-from meta_client.transactions.statements import one_line
+from meta_client.protocol.errors import LocalProtocolError, MetaError, one_line
 from zk.tree.nodes import Partition
 from zk.tree.paths import InvalidName
 

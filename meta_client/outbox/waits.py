@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from meta_client.errors import SendRefused, TryAgain
-from meta_client.transactions.statements import one_line
+from meta_client.protocol.errors import one_line
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from meta_client.errors import (
     TryAgain,
 )
 from meta_client.protocol.answers import is_not_replicated, is_try_again
-from meta_client.protocol.errors import MetaError, RemoteError, one_line
+from meta_client.protocol.errors import MetaError, RemoteError, printable_line
 from meta_client.protocol.status import Status
 from zk.tree.nodes import Partition
 
@@ -56,4 +56,4 @@ def put_failure(error: MetaError, where: Destination) -> SendFailed:
 
 
 def _words(text: str) -> str:
-    return " ".join(one_line(text).split())
+    return " ".join(printable_line(text).split())

@@ -21,7 +21,14 @@ from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport, Transports
 from meta_client.protocol.answers import BranchStatus, parse_keys, parse_status
-from meta_client.protocol.errors import MetaError, QuotaExceeded, RemoteError, RemoteProtocolError, XaError, one_line
+from meta_client.protocol.errors import (
+    MetaError,
+    QuotaExceeded,
+    RemoteError,
+    RemoteProtocolError,
+    XaError,
+    printable_line,
+)
 from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result
 from meta_client.protocol.trace_context import is_traceparent
@@ -251,7 +258,7 @@ class RemoteBranch:
         except MetaError as error:
             if verb is TransactionVerb.BEGIN and isinstance(error, QuotaExceeded):
                 self.verbs.refused(self.broker_id)
-                raise BranchRefused(XaCode.XAER_RMFAIL, one_line(error.text), self._what(verb)) from error
+                raise BranchRefused(XaCode.XAER_RMFAIL, printable_line(error.text), self._what(verb)) from error
             raise self._failure(verb, error) from error
 
     def _failure(self, verb: TransactionVerb, error: MetaError) -> ClientXaError:

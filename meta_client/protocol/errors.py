@@ -70,7 +70,7 @@ class RemoteError(MetaError):
 
     def __init__(self, status: int, text: str, context: str) -> None:
         """*text* is the broker's; *context* names request and broker, as in "get orders/0-3 from meta://b:8123"."""
-        super().__init__(f"{context}: status {status}: {one_line(text) or 'the broker gave no reason'}")
+        super().__init__(f"{context}: status {status}: {printable_line(text) or 'the broker gave no reason'}")
         self.status = status
         self.text = text
         self.context = context
@@ -181,6 +181,11 @@ def raise_for(result: Result, context: str) -> None:
     raise RemoteError.by_status.get(status, RemoteError)(status, text, context)
 
 
-def one_line(text: str) -> str:
+def printable_line(text: str) -> str:
     """Return the untrusted *text* shortened, without line breaks and control characters."""
     return "".join(c if c.isprintable() else " " for c in text[:_TEXT_CHARACTERS_MAX]).strip()
+
+
+def one_line(error: BaseException) -> str:
+    """Return the text of an error without line breaks, as of a driver's; its class where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__

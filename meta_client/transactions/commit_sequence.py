@@ -11,9 +11,10 @@ from contextlib import closing
 from typing import Final
 
 from journal.records.xid import Xid
-from meta_client.coordinator.errors import CannotEnlist, DecisionUnknown, PrepareFailed, Unreachable, one_line
+from meta_client.coordinator.errors import CannotEnlist, DecisionUnknown, PrepareFailed, Unreachable
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import waits_s
+from meta_client.protocol.errors import one_line
 from meta_client.tracing import TRACING
 from meta_client.transactions.branches import OpenBranches
 from meta_client.transactions.errors import OtherTable

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from meta_client.coordinator.errors import CannotEnlist
+from meta_client.protocol.errors import one_line
 from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, FAILED, UNDONE, DecidingSession, Says
 from meta_client.transactions.dialects import Dialect
 from meta_client.transactions.errors import OutOfStep
-from meta_client.transactions.statements import SqlTable, made_by, one_line, reaching
+from meta_client.transactions.statements import SqlTable, made_by, reaching
 from meta_client.transactions.table import TABLE, Opener, TableIdentity
 
 _SAVEPOINT: Final = "metaq_block"

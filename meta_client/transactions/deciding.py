@@ -11,7 +11,7 @@ from typing import Final
 
 from journal.records.xid import Xid
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
-from meta_client.transactions.statements import one_line
+from meta_client.protocol.errors import one_line
 from meta_client.transactions.table import DATABASE, TABLE, CommitFailure, Session, TableIdentity, brokers_text
 
 log = logging.getLogger(__name__)

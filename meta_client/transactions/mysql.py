@@ -18,11 +18,12 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import Cursor
 
 from meta_client.coordinator.errors import CannotEnlist
+from meta_client.protocol.errors import one_line
 from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Known, open_over
 from meta_client.transactions.deciding import Says
 from meta_client.transactions.dialects import MYSQL, Dialect
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable
-from meta_client.transactions.statements import SqlTable, identity_of, one_line, reaching
+from meta_client.transactions.statements import SqlTable, identity_of, reaching
 from meta_client.transactions.table import IDENTITY, TABLE, TableIdentity
 
 CONNECT_TIMEOUT_S: Final = 5

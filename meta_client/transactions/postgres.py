@@ -19,6 +19,7 @@ from psycopg.rows import tuple_row
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.coordinator.postgres import plain_cursor
 from meta_client.errors import TransactionMisuse
+from meta_client.protocol.errors import one_line
 from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, FAILED, UNDONE, DecidingSession, RowLost
 from meta_client.transactions.dialects import POSTGRES
 from meta_client.transactions.postgres_block import ThreadBlock
@@ -37,7 +38,7 @@ from meta_client.transactions.postgres_table import (
     quoted,
     says_of,
 )
-from meta_client.transactions.statements import SqlTable, made_by, one_line, reaching
+from meta_client.transactions.statements import SqlTable, made_by, reaching
 from meta_client.transactions.table import TABLE, Opener, TableIdentity
 
 _Connection = psycopg.Connection[Any]

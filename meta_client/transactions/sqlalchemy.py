@@ -18,10 +18,10 @@ from sqlalchemy.pool import PoolProxiedConnection
 
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.errors import TransactionMisuse
+from meta_client.protocol.errors import one_line
 from meta_client.transactions.deciding import DecidingSession
 from meta_client.transactions.drivers import driver_session
 from meta_client.transactions.errors import OutOfStep
-from meta_client.transactions.statements import one_line
 from meta_client.transactions.table import CommitFailure, Opener, TableIdentity
 
 log = logging.getLogger(__name__)

@@ -21,10 +21,11 @@ from journal.errors import StorageFailed
 from journal.wal.file_move import sync_directory
 from meta_client.coordinator.errors import CannotEnlist, Unreachable
 from meta_client.coordinator.log_origin import is_same_origin, origin_of
+from meta_client.protocol.errors import one_line
 from meta_client.transactions.deciding import ENDED, UNDONE, DecidingSession, Says
 from meta_client.transactions.dialects import SQLITE
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable
-from meta_client.transactions.statements import SqlTable, identity_of, one_line, reaching
+from meta_client.transactions.statements import SqlTable, identity_of, reaching
 from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Opener, TableIdentity
 
 LOCK_TIMEOUT_S: Final = 1.0

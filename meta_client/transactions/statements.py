@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 from typing import Any, Final, TypeVar
 
 from meta_client.coordinator.errors import CannotEnlist, Unreachable
-from meta_client.coordinator.errors import one_line as one_line
+from meta_client.protocol.errors import one_line
 from meta_client.transactions.dialects import Statements
 from meta_client.transactions.errors import NoDecisionTable, RowGone, RowLocked
 from meta_client.transactions.names import TableName

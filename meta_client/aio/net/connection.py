@@ -28,7 +28,7 @@ from meta_client.net.wakeups import wake
 from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_flight
-from meta_client.protocol.errors import RemoteProtocolError, one_line
+from meta_client.protocol.errors import RemoteProtocolError, printable_line
 from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
 from meta_client.protocol.responses import Response, Result
 from meta_client.protocol.version import Capabilities
@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._obey(self._beat.answered(good=isinstance(response, Result) and response.is_success))
             elif opaque == OPAQUE_ABSENT and isinstance(response, Result) and not response.is_success:
                 self.is_refused = True  # opaque of a connection refusal, which we never use
-                self._break(ConnectionLost(f"the broker takes no further connection: {one_line(response.text)}"))
+                self._break(ConnectionLost(f"the broker takes no further connection: {printable_line(response.text)}"))
             # else: the reply is not awaited, as after a time-out or a transaction's END
 
     # -- heartbeats --------------------------------------------------------------------------------------------

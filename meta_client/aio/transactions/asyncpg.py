@@ -18,6 +18,7 @@ from meta_client.aio.bridge.bridge import wait
 from meta_client.aio.transactions.private_loop import connected, for_threads_too
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.errors import TransactionMisuse
+from meta_client.protocol.errors import one_line
 from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, UNDONE, DecidingSession, RowLost, reason
 from meta_client.transactions.dialects import POSTGRES
 from meta_client.transactions.postgres_table import (
@@ -34,7 +35,7 @@ from meta_client.transactions.postgres_table import (
     quoted,
     says_of,
 )
-from meta_client.transactions.statements import SqlTable, made_by, one_line, reaching
+from meta_client.transactions.statements import SqlTable, made_by, reaching
 from meta_client.transactions.table import TABLE, Opener, TableIdentity
 
 _Connect = Callable[[], Any]  # makes another connection, inside `run`

@@ -22,9 +22,9 @@ from meta_client.client import Client
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.errors import TransactionMisuse
 from meta_client.producer.outgoing import payload_bytes
+from meta_client.protocol.errors import one_line
 from meta_client.transactions.deciding import DecidingSession
 from meta_client.transactions.drivers import driver_session
-from meta_client.transactions.statements import one_line
 from meta_client.transactions.table import CommitFailure, Opener, TableIdentity
 from zk.tree.nodes import Partition
 
