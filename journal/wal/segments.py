@@ -213,7 +213,8 @@ class Segments:
         return len(self._chain.bases)
 
     def __iter__(self) -> Iterator[tuple[Lsn, StorageFile]]:
-        return iter(list(zip(*self._chain[:2], strict=True)))
+        bases, files, _ = self._chain
+        return zip(bases, files, strict=True)
 
     @property
     def start(self) -> Lsn:
@@ -232,8 +233,7 @@ class Segments:
         return self.segment_bytes - SEGMENT_HEADER_BYTES - HEADER_BYTES - 8
 
     def remove_unfinished(self) -> None:
-        """Delete segments that a former process was making, unless they may hold the only copy of a record. Call it
-        before a writer runs."""
+        """Delete segments in the making, unless they may hold a record's only copy. Call it before a writer runs."""
         for name in self.storage.names():
             if (base := unnamed_base(name)) is None:
                 continue

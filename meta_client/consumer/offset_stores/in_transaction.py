@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from meta_client.consumer.config import check_group
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
-from meta_client.consumer.offset_stores.moves import batches, read_offset, store, take
-from meta_client.consumer.offset_stores.row_key import TABLE, row_key
+from meta_client.consumer.offset_stores.moves import batches, load, store, take
+from meta_client.consumer.offset_stores.row_key import TABLE
 from meta_client.consumer.offsets import MovedByListeners, OffsetEntry
 from meta_client.sql.connections import executor_in_transaction, executor_of
 from zk.tree.nodes import Partition
@@ -60,10 +60,9 @@ class TransactionOffsetStore(MovedByListeners):
     def load(self, topic: str, partition: Partition) -> int | None:
         """Return the stored offset; None if there is none. Raises the database's errors."""
         with self._own() as rows:
-            if not self._is_made:
-                rows.create()
-                self._is_made = True
-            return read_offset(rows, row_key(topic, partition, self.group))
+            offset = load(rows, self.group, topic, partition, is_made=self._is_made)
+        self._is_made = True
+        return offset
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
         """Store resets. Other progress is in the table since the listener's transaction committed."""

@@ -25,6 +25,13 @@ def read_offset(rows: OffsetRows, key: OffsetRowKey) -> int | None:
     return found
 
 
+def load(rows: OffsetRows, group: str, topic: str, partition: Partition, *, is_made: bool) -> int | None:
+    """Do as read_offset, after making the table if it is missing, unless it *is_made*."""
+    if not is_made:
+        rows.create()
+    return read_offset(rows, row_key(topic, partition, group))
+
+
 def store(rows: OffsetRows, group: str, entries: Sequence[OffsetEntry]) -> None:
     """Store *entries*; without is_reset an offset that would go back is ignored."""
     for entry in entries:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from meta_client.consumer.config import check_group
-from meta_client.consumer.offset_stores.moves import read_offset, store
-from meta_client.consumer.offset_stores.row_key import TABLE, row_key
+from meta_client.consumer.offset_stores.moves import load, store
+from meta_client.consumer.offset_stores.row_key import TABLE
 from meta_client.consumer.offset_stores.rows import OffsetRows
 from meta_client.consumer.offsets import OffsetEntry
 from meta_client.errors import NoDatabase
@@ -42,10 +42,9 @@ class SqlOffsetStore:
         """Return the stored offset; None if there is none. Raises SQLAlchemyError, OffsetsMalformed."""
         with self._engine.connect() as connection:
             rows = OffsetRows(SqlAlchemyExecutor(connection), self._table)
-            if not self._is_made:
-                rows.create()
-                self._is_made = True
-            return read_offset(rows, row_key(topic, partition, self.group))
+            offset = load(rows, self.group, topic, partition, is_made=self._is_made)
+        self._is_made = True
+        return offset
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
         """Store *entries* in one transaction, except those that would go back without being resets. Durable on return,
