@@ -172,7 +172,7 @@ def list_waiting(url: str, as_json: bool) -> None:
     """Count what waits, name brokers that hold messages back, and list those that were set aside, with the reason.
 
     Once the cause is mended: `metaq outbox retry`. To give one up, delete its row in metaq_outbox_aside. More than
-    100,000 are counted by their ids, which may be too many. Exit status 1 if some are set aside.
+    100,000 are estimated. Exit status 1 if some are set aside.
     """
     from meta_client.outbox import rows
 
@@ -181,12 +181,18 @@ def list_waiting(url: str, as_json: bool) -> None:
         held, deferred = rows.unconfirmed(connection), rows.deferred_counts(connection)
     if as_json:
         unconfirmed = [{"gtrid": branch.gtrid, "broker_id": branch.broker_id} for branch in held]
-        listed = {"unconfirmed": unconfirmed, "deferred": deferred, "rows": [row._asdict() for row in aside]}
+        listed = {
+            "is_estimated": found.is_estimated,
+            "unconfirmed": unconfirmed,
+            "deferred": deferred,
+            "rows": [row._asdict() for row in aside],
+        }
         click.echo(json.dumps(found._asdict() | listed))
     else:
         oldest = "" if found.oldest_age_s is None else f", the oldest for {age_text(found.oldest_age_s)}"
         moved = "never" if found.relayed_age_s is None else f"{age_text(found.relayed_age_s)} ago"
-        click.echo(f"{found.waiting} wait{oldest}; last moved: {moved}; {found.aside} set aside")
+        about = "about " if found.is_estimated else ""
+        click.echo(f"{about}{found.waiting} wait{oldest}; last moved: {moved}; {found.aside} set aside")
         for branch in held:
             click.echo(f"messages for broker {branch.broker_id} wait until it has committed {branch.gtrid}")
         for broker_id, count in deferred.items():

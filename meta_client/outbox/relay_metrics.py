@@ -20,7 +20,7 @@ FAILED: Final = Family(
 WAITING: Final = Family(
     "metaq_outbox_messages_waiting",
     MetricKind.GAUGE,
-    "Messages that wait, seconds ago; above 100,000 counted by ids, rather too many. Absent while not known.",
+    "Messages that wait, seconds ago; above 100,000 estimated. Absent while not known.",
 )
 WAITING_AGE: Final = Family(
     "metaq_outbox_messages_waiting_oldest_age_seconds",

@@ -58,12 +58,17 @@ class AsideRow(NamedTuple):
 
 
 class OutboxStatus(NamedTuple):
-    """Contents of an outbox. A count above COUNTED_MAX is estimated by ids, rather too high."""
+    """Contents of an outbox. A table's count above COUNTED_MAX is estimated."""
 
     waiting: int
     oldest_age_s: float | None  # of what waits; None: nothing does
     aside: int
     relayed_age_s: float | None  # since a relay last moved rows; None: none has
+
+    @property
+    def is_estimated(self) -> bool:
+        """True if a number may be estimated."""
+        return max(self.waiting, self.aside) > COUNTED_MAX
 
 
 # InnoDB locks each row that a statement passes, waits for those that are not committed, and keeps others from adding
@@ -91,11 +96,12 @@ def _counted(table: Table) -> Any:
     return select(func.count()).select_from(select(table.c.id).limit(COUNTED_MAX + 1).subquery()).scalar_subquery()
 
 
-def _span(table: Table) -> Select[Any]:
-    """Return the statement for the number of ids from the first row to the last; SQLite finds the ends only one by
-    one."""
+def _marks(table: Table) -> Select[Any]:
+    """Return the statement for the ids of the first row, of the last one that is counted, and of the last; SQLite finds
+    the ends only one by one."""
     first, last = (select(each(table.c.id)).scalar_subquery() for each in (func.min, func.max))
-    return select(last - first + 1)
+    counted = select(table.c.id).order_by(table.c.id).offset(COUNTED_MAX).limit(1).scalar_subquery()
+    return select(first, counted, last)
 
 
 _DEFER: Final = _copy(OUTBOX, DEFERRED, broker_id=bindparam("the_broker"), destination=bindparam("the_destination"))
@@ -299,11 +305,20 @@ def status(connection: Connection) -> OutboxStatus:
     now, *found, relayed_at = connection.execute(_STATUS).one()
     waiting, first, deferred, first_deferred, aside = found
     waiting, deferred, aside = (
-        int(connection.scalar(_span(table)) or 0) if count > COUNTED_MAX else count
+        _estimate(connection, table) if count > COUNTED_MAX else count
         for table, count in ((OUTBOX, waiting), (DEFERRED, deferred), (ASIDE, aside))
     )
     oldest = min((each for each in (first, first_deferred) if each is not None), default=None)
     return OutboxStatus(waiting + deferred, _age_s(now, oldest), aside, _age_s(now, relayed_at))
+
+
+def _estimate(connection: Connection, table: Table) -> int:
+    """Return the number of rows, if ids are as sparse behind those that are counted as among them: others passed what
+    is deferred."""
+    first, counted, last = connection.execute(_marks(table)).one()
+    if counted is None:  # fewer by now
+        return COUNTED_MAX
+    return COUNTED_MAX + 1 + int((last - counted) * (COUNTED_MAX + 1) // (counted - first + 1))
 
 
 def aside_rows(connection: Connection, limit: int) -> list[AsideRow]:
