@@ -4,8 +4,10 @@ from typing import Final
 
 from meta_client.outbox.relay_state import BatchBranch
 from meta_client.sql.core import Connection, bindparam, known_column, known_table, select
+from meta_client.transactions.generation import check_noted
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import ANCHOR, IDENTITY, TABLE, RowDecision, parse_brokers
+from zk.session.session import ZooKeeperSession
 
 _ROW: Final = known_table(TABLE, *map(known_column, ("gtrid", "outcome", "brokers"))).c
 _IDENTITY: Final = known_table(IDENTITY, *map(known_column, ("table_id", "generation"))).c
@@ -23,11 +25,9 @@ def is_unconfirmed(connection: Connection, branch: BatchBranch) -> bool:
     return row.outcome == RowDecision.COMMIT.value and branch.broker_id in (parse_brokers(row.brokers) or ())
 
 
-def table_name(connection: Connection) -> TableName:
-    """Return the name of the decision table. Raises ValueError for one that is damaged."""
-    return TableName(str(connection.scalar(_TABLE_ID)))
-
-
-def generation(connection: Connection) -> int:
-    """Return the decision table's generation; 0 if its rows were lost."""
-    return int(connection.scalar(_GENERATION) or 0)
+def check_generation(connection: Connection, session: ZooKeeperSession) -> None:
+    """Check that the decision table is the newest; ends the transaction. Raises RestoredTable, Unreachable; ValueError
+    for a damaged name."""
+    name = TableName(str(connection.scalar(_TABLE_ID)))
+    connection.rollback()  # a snapshot from before ZooKeeper is read would show a table that is too old
+    check_noted(session, name, lambda: int(connection.scalar(_GENERATION) or 0))

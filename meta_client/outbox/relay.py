@@ -20,7 +20,7 @@ from meta_client.coordinator.errors import PrepareFailed, Unreachable
 from meta_client.errors import PartitionClosed, SendRefused, TryAgain
 from meta_client.net.backoff import Backoff
 from meta_client.outbox import rows
-from meta_client.outbox.decision_rows import generation, is_unconfirmed, table_name
+from meta_client.outbox.decision_rows import check_generation, is_unconfirmed
 from meta_client.outbox.destinations import Destinations
 from meta_client.outbox.earlier_batches import EarlierBatches
 from meta_client.outbox.engines import engine_at
@@ -36,7 +36,6 @@ from meta_client.protocol.errors import MetaError, XaError, one_line
 from meta_client.protocol.status import Status
 from meta_client.sql.core import Connection, Engine, exc
 from meta_client.transactions.errors import NotConfirmed, RestoredTable
-from meta_client.transactions.generation import check_noted
 from zk.errors import ZooKeeperError
 
 log = logging.getLogger(__name__)
@@ -331,7 +330,7 @@ class Relay:
         if self._client.is_direct or now < self._check_at:
             return
         self._check_at = 0.0
-        check_noted(self._client.session, table_name(connection), lambda: generation(connection))
+        check_generation(connection, self._client.session)
         self._check_at = now + CHECK_S
 
     def _set_aside(self, row: OutboxRow, reason: str) -> None:

@@ -17,6 +17,8 @@ from meta_client.transactions.table import KEEP_S
 from tests.fixtures.forked import run_metaq, start_module
 from tests.meta_client.outbox.conftest import LOCK_WAITS, OutboxWorld, drain
 from tests.meta_client.transactions.test_restored import EMPTY, raise_generation
+from zk.decisions.generation import read_generation
+from zk.session.session import ZooKeeperSession
 
 
 @pytest.mark.parametrize("step", ["PREPARED", "RECORDED", "DECIDED", "COMMIT_SENT"])
@@ -94,6 +96,27 @@ def test_decisions_that_were_lost_stop_a_relay_and_what_its_own_row_names_is_com
     drain(relay)
     assert (relay.counts.moved, relay.trouble) == (10, None)
     world.check(list(range(30)))
+
+
+def test_a_generation_that_is_raised_while_a_relay_looks_is_no_restoration(
+    outboxed: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In MySQL, whose reads show the state of a transaction's first one."""
+    world, raised = outboxed.world, list[int]()
+    outboxed.work(1)
+
+    def read(session: ZooKeeperSession, table_id: str) -> object:
+        if not raised:
+            raised.append(0)
+            with closing(world.deciding.table()) as table:
+                raised.append(Generations(world.client.session, world.deciding.identity.name).accept(table))
+        return read_generation(session, table_id)
+
+    monkeypatch.setattr("meta_client.transactions.generation.read_generation", read)
+    relay = outboxed.relay()
+    relay.run_pass()
+    assert (relay.trouble, relay.counts.moved, len(raised)) == (None, 1, 2)
+    world.check([1])
 
 
 def test_a_relay_that_hangs_gives_way_when_it_goes_on(on_postgres: OutboxWorld) -> None:
