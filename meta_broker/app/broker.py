@@ -159,11 +159,15 @@ class Broker:
                 stack.callback(self._membership.close)
                 await asyncio.to_thread(self._membership.connect)  # fail before anything is changed
             membership = self._membership
+            if membership is not None and not await asyncio.to_thread(membership.cluster.check):
+                return None  # stopped while ZooKeeper was away
             url = BrokerUrl(config.url_host, self._port)
             start = Start(loop=loop, stack=stack, worker=worker, server=server, url=url, membership=membership, end=end)
             if (dispatcher := await role.open(start)) is None:
                 return None
             context, store = dispatcher.context, dispatcher.context.store
+            if membership is not None and not await asyncio.to_thread(membership.cluster.join, store.journal.storage):
+                return None
             stack.push_async_callback(server.close)
             context.loop_delay.start(loop)
             stack.callback(context.loop_delay.stop)

@@ -62,7 +62,6 @@ class MasterRole(Role):
         self._relocation: RelocationJob
         self._position: PositionReport
         self._is_behind = False  # ZooKeeper knows a later end of the journal
-        self._is_new_here = False  # ZooKeeper has no record of the journal, which is there
         self._is_held = False  # another process is registered, and perhaps dead
         self._store: MessageStore
 
@@ -104,13 +103,6 @@ class MasterRole(Role):
             self._is_held = False
             store = await open_or_free_space(open_store, config, clock, start.worker)
         self._store = store
-        if self._is_new_here and membership is not None:
-            log.warning(
-                "ZooKeeper at %s has no record of this journal: it lost its data, or is another one, unless the broker "
-                "ran without it; groups may start over, and nothing there tells a copy, or a former master, from the "
-                "newest directory",
-                config.zookeeper,
-            )
         if self._is_behind and store.watermark is not None:
             store.watermark.is_whole = False  # a slave in sync has what is missing
         await stack.enter_async_context(closing(store))
@@ -124,6 +116,7 @@ class MasterRole(Role):
             *(start.loop, store, config.replication, str(start.url), start.worker, server.progress),
             membership.in_sync_changed if membership is not None else None,
             *(start.end, self._dropped),
+            cluster_id=lambda: membership.cluster.id if membership is not None else None,
         )
         stack.push_async_callback(master.close)  # after the last checkpoint, whose record slaves get, too
         stack.enter_context(_last_checkpoint(store))
@@ -141,7 +134,6 @@ class MasterRole(Role):
         epoch = max(recovered.state.epoch, 1)  # 0: a new journal
         check_epoch(epoch, node, config.broker_id)
         self._is_behind = is_behind(recovered, position)
-        self._is_new_here = position is None and bool(recovered.state.epoch)
         if self._is_behind and not is_kept_by_slaves(config.replication.mode, node):
             assert position is not None
             path = Paths(config.zookeeper_section.root).of(BrokerKey(BrokerNode.JOURNAL, config.broker_id))

@@ -77,7 +77,7 @@ class SlaveRole(Role):
 
     def begin(self, start: Start, on_ready: Callable[[str], None]) -> RegistrationTask | None:
         replica = self._replica
-        replica.begin()
+        replica.begin(start.membership.cluster.id if start.membership is not None else None)
         start.stack.push_async_callback(replica.close)
         self._registration = None
         if start.membership is not None and replica.serves:

@@ -11,6 +11,7 @@ from journal.backup.manifest import Manifest
 from journal.state.copy_marks import UNFINISHED_BACKUP
 from journal.state.wall_clock import wall_clock_ms
 from journal.wal.storage import DirectoryStorage
+from meta_broker.cluster.cluster_identity import read_cluster_file, save_cluster_file
 from meta_broker.restoring.restoration import require_empty
 from meta_broker.version import PRODUCT_VERSION
 from meta_client.operations.progress import Progress
@@ -38,6 +39,7 @@ def backup(directory: Path, target: Path, as_json: bool) -> None:
     if target.resolve().is_relative_to(directory.resolve()):
         raise click.UsageError(f"{target} is in {directory}: name a directory elsewhere, on another disk")
     require_empty(target, UNFINISHED_BACKUP)
+    cluster_id = read_cluster_file(directory)
     source = DirectoryStorage.open_for_reading(directory)
     opened = contextlib.closing(DirectoryStorage.open_for_writing(target))
     with opened as storage, Progress("copied", "MiB") as progress:
@@ -49,6 +51,8 @@ def backup(directory: Path, target: Path, as_json: bool) -> None:
             lambda total: progress.expect(total >> 20),
             lambda done: progress.at(done >> 20),
         )
+        if cluster_id is not None:
+            save_cluster_file(storage, cluster_id)
     if as_json:
         click.echo(json.dumps({"backup": str(target), **manifest_object(manifest)}))
     else:

@@ -11,6 +11,7 @@ from journal.state.wall_clock import wall_clock_ms
 from meta_broker.cli.broker import broker_options, serve
 from meta_broker.cli.former_master import check_consent, configured_session, wait_for_dead_master
 from meta_broker.cli.promote_report import PromotionReport, report_lines, report_object
+from meta_broker.cluster.cluster_identity import check_cluster, read_cluster_file
 from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
 from meta_broker.replication.promotion.candidates import Candidate, check_candidates
@@ -95,6 +96,8 @@ def promote_command(
             f"--config the file that the master has"
         )
     with configured_session(config) as session:
+        if session is not None:
+            check_cluster(session, directory, read_cluster_file(directory))
         if session is not None and not dry_run:
             wait_for_dead_master(session, config)
         cluster, found = (

@@ -19,18 +19,20 @@ from journal.state.wall_clock import wall_clock_ms
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.backup import manifest_lines, manifest_object
 from meta_broker.cli.former_master import check_consent, configured_session, wait_for_dead_master
+from meta_broker.cluster.cluster_identity import read_cluster_file
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.loading import load
 from meta_broker.errors import ConfigError
 from meta_broker.replication.promotion.promotion import in_doubt, read_cluster
 from meta_broker.replication.promotion.promotion_check import CheckFinding
 from meta_broker.restoring.restoration import Restored, leave_in_sync, require_empty, restore
-from meta_broker.restoring.restore_check import ArchiveEnd, RestoreFacts, beyond_end, check_restore
+from meta_broker.restoring.restore_check import ArchiveEnd, OtherId, RestoreFacts, beyond_end, check_restore
 from meta_broker.restoring.skipped_offsets import bytes_to_skip, ends_after
 from meta_client.cli.output import confirm
 from meta_client.logs.audit import audit_offline
 from meta_client.operations.progress import Progress
 from meta_client.operations.text import printable
+from zk.brokers.cluster_id import name_cluster, read_cluster_id
 from zk.brokers.journal_position import JournalPosition, read_position
 from zk.brokers.replication import VersionedReplication, claim_epoch, next_epoch
 from zk.groups.listing import list_groups
@@ -98,7 +100,9 @@ def restore_command(
     with read_state(backup) as (state, _):
         ends = {name: int(offset_range.end) for name, offset_range in state.offset_ranges.items()}
         branches = in_doubt(state)
+    cluster_id = read_cluster_file(backup)
     with configured_session(config) as session:
+        named = read_cluster_id(session) if session is not None else None
         found: VersionedReplication = VersionedReplication(None, None)
         position, stored = None, Stored()
         cluster = None
@@ -118,6 +122,7 @@ def restore_command(
             list(beyond_end(stored, ends)),
             any("*" in name for name in config.topics),
             _archive_end(config.retention.archive),
+            OtherId(cluster_id, named) if named not in (None, cluster_id) and cluster_id is not None else None,
         )
         findings = check_restore(facts)
         _print(facts, backup, skip, findings, as_json=as_json)
@@ -136,10 +141,12 @@ def restore_command(
             def claim(epoch: int) -> int:
                 if session is None:
                     return epoch + 1
+                if cluster_id is not None:
+                    name_cluster(session, cluster_id)
                 return claim_epoch(session, manifest.broker_id, found, epoch, f"a back-up of {manifest.source}")
 
             restored = restore(
-                *(source, manifest, directory, claim),
+                *(source, manifest, directory, claim, named or cluster_id),
                 functools.partial(ends_after, configured=configured, stored=highest, skip=skip),
                 lambda done: progress.at(done >> 20),
             )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar, assert_never
 
+from meta_broker.cluster.cluster_identity import ClusterIdentity
 from meta_broker.cluster.former_session import FormerSession
 from meta_broker.cluster.master_node import MasterNode
 from meta_broker.cluster.node_writes import OwnNodes
@@ -79,6 +80,7 @@ class Membership:
         self._giving_up = threading.Lock()  # guards _awaited, and its callback
         self._awaited: tuple[int, Callable[[], None]] | None = None  # by `come_back`: session epoch, callback
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
+        self.cluster = ClusterIdentity(self._session, config.data, self._insist)
         self.master_node = MasterNode(self._session, self._name, self._former, self._insist, self._cancelled)
 
     def connect(self) -> None:
@@ -238,7 +240,8 @@ class Membership:
         self._plan.done(Register(epoch), time.monotonic())
 
     def _register(self, registration: BrokerRegistration, epoch: int) -> None:
-        """Register the broker in session *epoch*. Raises Superseded if another copy was promoted."""
+        """Register the broker in session *epoch*. Raises Superseded if another copy was promoted, OtherCluster."""
+        self.cluster.confirm()
         self._former.save(self._session)
         self._check_epoch()
         registration.register_broker()

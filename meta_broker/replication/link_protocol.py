@@ -54,6 +54,7 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     end: Natural
     serves: bool = False  # does it answer gets and fetches?
     product: LinkText = ""
+    cluster_id: LinkText = ""  # of its directory; blank: unknown
 
 
 class Accept(msgspec.Struct, frozen=True, kw_only=True):

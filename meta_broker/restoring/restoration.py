@@ -27,6 +27,7 @@ from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Segments
 from journal.wal.storage import TMP_SUFFIX, DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, write_watermark
+from meta_broker.cluster.cluster_identity import save_cluster_file
 from meta_broker.store.checkpoint_taking import checkpoint_opened
 from meta_broker.store.indexes import Indexes
 from meta_broker.store.topics import used_partitions
@@ -70,14 +71,16 @@ def restore(
     manifest: Manifest,
     directory: Path,
     claim: Callable[[int], int],
+    cluster_id: str | None,
     ends_of: EndsOf,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Restored:
     """Restore *backup* into *directory*; durable on return.
 
-    *claim* returns the epoch to write with, given the back-up's, once the copy is whole and durable. *ends_of* returns
-    where partitions go on, given their ends. Raises DirectoryIsBackup, DirectoryInUse, InvalidContent, CorruptJournal,
-    InvalidRecord, StorageFailed, and what *claim* and *ends_of* raise: then repeat it.
+    *claim* returns the epoch to write with, given the back-up's, once the copy is whole and durable. *cluster_id*: of
+    the directory; None: unknown. *ends_of* returns where partitions go on, given their ends. Raises DirectoryIsBackup,
+    DirectoryInUse, InvalidContent, CorruptJournal, InvalidRecord, StorageFailed, and what *claim* and *ends_of* raise:
+    then repeat it.
     """
 
     def epoch(recovered: Recovered) -> int:
@@ -101,6 +104,8 @@ def restore(
             checkpoint_opened(store, indexes)
         # All of it counts as acknowledged: nobody has more.
         write_watermark(storage, SavedWatermark(store.journal.end, is_whole=True))
+        if cluster_id is not None:
+            save_cluster_file(storage, cluster_id)
         storage.remove(UNFINISHED_RESTORE)
     return Restored(store.journal.epoch, len(store.transactions), unrecorded)
 

@@ -35,6 +35,14 @@ class ArchiveEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherId:
+    """Ids of the back-up's cluster and of ZooKeeper's, which differ."""
+
+    backup: str
+    zookeeper: str
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreFacts:
     """Evidence before a restoration. *cluster*, *position*: None without ZooKeeper, or without a node. *archive*: that
     of the configuration.
@@ -49,6 +57,7 @@ class RestoreFacts:
     beyond: Sequence[StoredBeyond]
     has_wildcards: bool
     archive: ArchiveEnd | None = None
+    other: OtherId | None = None
 
 
 def beyond_end(
@@ -72,6 +81,11 @@ def _cluster(facts: RestoreFacts) -> Iterator[CheckFinding]:
             f"learns of this: make sure that all are stopped for good"
         )
         return
+    if (other := facts.other) is not None:
+        yield risk(
+            f"the back-up is of the cluster with id {other.backup}, and ZooKeeper at {cluster.connect} of that with "
+            f"{other.zookeeper}, whose broker {broker_id} this would become: make sure that it is the right one"
+        )
     if cluster.master is not None:
         yield stop(
             f"a master of broker {broker_id} is registered at {cluster.master}: stop it, or wait until its ZooKeeper "

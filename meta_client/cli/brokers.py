@@ -14,6 +14,7 @@ from meta_client.operations.broker_rows import (
     NO_WRITES,
     ReplicationReport,
     absence,
+    cluster_id,
     parse_report,
     replication_node,
     rows_of,
@@ -37,7 +38,8 @@ def brokers(zk: str, as_json: bool) -> None:
 
     A master's state says what becomes of a write: async, sync, degraded (no slave is waited for), refusing, or full
     (its disk is); or that it is away (ZooKeeper knows it, and it is not up) or silent. in_sync_set names the slaves
-    that a write waits for. A slave follows, or the state says why it does not.
+    that a write waits for. A slave follows, or the state says why it does not. With --json every row has the
+    cluster's id.
 
     Exit status 1: a master is away, silent, refusing or full, or a node in ZooKeeper can't be read.
     """
@@ -51,6 +53,9 @@ def brokers(zk: str, as_json: bool) -> None:
             rows += rows_of(broker_id, entry, _replication_of(client, broker_id, entry), node)
             if entry.master is None:
                 tell(f"error: {absence(broker_id, entry, node)}")
+        if as_json:
+            of = None if is_direct else cluster_id(client)
+            rows = [row | {"cluster_id": of} for row in rows]
         print_rows(rows, as_json=as_json, empty="no broker answers" if is_direct else "no broker is registered")
         has_skipped = not is_direct and bool(client.session.malformed.found)
         if has_skipped or any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):

@@ -8,6 +8,7 @@ from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.doctor.zookeeper import examine, open_nodes, repair
 from meta_client.operations.text import tell
+from zk.brokers.cluster_id import read_cluster_id
 
 OPEN_ADVICE: Final = "made without a login: set its access rules, or delete it once nobody uses it"
 FOUND: Final = 1  # exit status: nodes that can't be read are left
@@ -50,6 +51,7 @@ def zookeeper(applies: bool, zk: str, as_json: bool) -> None:
             click.get_current_context().exit(FOUND)
         found = list(examine(client.session))
         done = repair(client.session, found) if applies else set()
+        cluster_id = None if found else read_cluster_id(client.session)
         opened = list(open_nodes(client.session)) if client.session.security.user is not None else []
     rows = [
         {
@@ -65,6 +67,7 @@ def zookeeper(applies: bool, zk: str, as_json: bool) -> None:
         {"path": path, "problem": "anybody may change it", "ours": False, "repaired": False, "advice": OPEN_ADVICE}
         for path in opened
     ]
-    print_rows(rows, as_json=as_json, empty="every node in ZooKeeper can be read")
+    named = f", of cluster {cluster_id}," if cluster_id else ""
+    print_rows(rows, as_json=as_json, empty=f"every node in ZooKeeper{named} can be read")
     if len(done) < len(rows):
         click.get_current_context().exit(FOUND)

@@ -32,6 +32,7 @@ SUMMARIES: Final = {
     "dev": "Run ZooKeeper and a broker for development.",
     "broker": "Run a broker.",
     "promote": "Make a stopped slave the master.",
+    "adopt": "Let a directory start with a ZooKeeper that lost its data, or is another cluster's.",
     "console": "A web page: brokers, transactions, messages, groups, replication, journals.",
     "brokers": "Masters and slaves: which follows which, how far, and which are in sync.",
     "zookeeper": "Run a ZooKeeper for development.",

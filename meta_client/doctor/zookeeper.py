@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from meta_client.batches.decision import decode_decision
+from zk.brokers.cluster_id import decode_cluster
 from zk.brokers.journal_position import decode_position
 from zk.brokers.replication import decode_replication
 from zk.decisions.generation import decode_generation
@@ -20,6 +21,7 @@ from zk.tree.nodes import Node, decode_broker_url, decode_offset_node, decode_to
 from zk.tree.paths import (
     BrokerKey,
     BrokerNode,
+    ClusterKey,
     ConsumerKey,
     ConsumerParentKey,
     DecisionTableKey,
@@ -54,11 +56,7 @@ def examine(session: ZooKeeperSession) -> Iterator[MalformedTreeNode]:
         paths.brokers,
         *(paths.topics(kind) for kind in TopicKind),
         paths.groups,
-        f"{paths.root}/metaq/brokers",
-        f"{paths.root}/metaq/journals",
-        f"{paths.root}/metaq/epochs",
-        f"{paths.root}/metaq/tables",
-        f"{paths.root}/metaq/spark",
+        f"{paths.root}/metaq",
     ]
     for root in roots:
         yield from _examine_below(session, root)
@@ -112,6 +110,8 @@ def _decode(path: str, key: NodeKey, node: Node) -> None:
             decode_offset_node(path, node.data)
         case PartitionKey(PartitionNode.OWNER) | ResetKey() if not node.session_id:
             raise MalformedNode(path, node.data, "an ephemeral node, which ends with its owner")
+        case ClusterKey():
+            decode_cluster(path, node.data)
         case BrokerKey(BrokerNode.REPLICATION):
             decode_replication(path, node.data)
         case BrokerKey(BrokerNode.JOURNAL):
@@ -139,6 +139,11 @@ def _advice(key: NodeKey) -> str:
             return (
                 f"an older copy of broker {broker_id}'s directory is told by it: make sure that its directory is the "
                 f"newest, then delete it, and the next start writes it"
+            )
+        case ClusterKey():
+            return (
+                "no broker starts until it can be read: write the id that each broker's directory has in `cluster-id`, "
+                'as {"id":"..."}'
             )
         case DecisionTableKey():
             return (

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from meta_client.client import Client
 from zk.brokers.cluster import BrokerEntry
+from zk.brokers.cluster_id import read_cluster_id
 from zk.brokers.replication import ReplicationNode, read_replication
 from zk.errors import MalformedNode, RefusedNode
 from zk.tree.broker_url import BrokerUrl
@@ -94,6 +95,15 @@ def replication_node(client: Client, broker_id: int) -> ReplicationNode | None:
     """Read the replication node; None without a readable one."""
     try:
         return read_replication(client.session, broker_id).node
+    except (MalformedNode, RefusedNode) as error:
+        client.session.malformed.skip(error)
+        return None
+
+
+def cluster_id(client: Client) -> str | None:
+    """Read the cluster's id; None without a readable one."""
+    try:
+        return read_cluster_id(client.session)
     except (MalformedNode, RefusedNode) as error:
         client.session.malformed.skip(error)
         return None

@@ -10,12 +10,10 @@ import pytest
 from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
-from tests.fixtures.broker import BrokerProcess, running_broker
+from tests.fixtures.broker import running_broker
 from tests.fixtures.expiry import empty
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.conftest import Inbox, wait_until
-from zk.brokers.journal_position import read_position
-from zk.embedded.chroot import Chroot
 from zk.embedded.server import EmbeddedZooKeeper
 from zk.groups.listing import list_group
 from zk.session.session import ZooKeeperSession
@@ -134,22 +132,3 @@ def test_what_a_member_knew_of_others_partitions_does_not_take_them_back(tmp_pat
         send(b"at the end")
         consumers[0].close()
     assert {count for payload, count in inbox.payloads.items() if payload.startswith(b"afterwards")} == {1}
-
-
-def test_a_broker_that_starts_elsewhere_says_that_nobody_knows_its_journal(tmp_path: Path, zookeeper: Chroot) -> None:
-    warning = "has no record of this journal"
-    here, elsewhere = (BrokerProcess(tmp_path / "broker", f"{zookeeper.connect}/{name}") for name in ("a", "b"))
-    try:
-        here.start()
-        with ZooKeeperSession(f"{zookeeper.connect}/a") as session:
-            wait_until(lambda: read_position(session, 0).node is not None)
-        here.stop()
-        here.start()
-        here.stop()
-        assert warning not in here.log
-        elsewhere.start()
-        assert warning in elsewhere.log
-        elsewhere.stop()
-    finally:
-        here.end()
-        elsewhere.end()

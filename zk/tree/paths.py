@@ -11,6 +11,7 @@ ROOT/brokers/topics-pub/T             parent of those                           
 ROOT/consumers/G/ids/C                topics of consumer C                      ConsumerKey
 ROOT/consumers/G/owners/T/B-p         consumer id of the owner                  PartitionKey, OWNER
 ROOT/consumers/G/offsets/T/B-p        message id and offset                     PartitionKey, OFFSET
+ROOT/metaq/cluster                    the cluster's id (metaq's own)            ClusterKey
 ROOT/metaq/brokers/B/replication      epoch, slaves in sync (metaq's own)       BrokerKey, REPLICATION
 ROOT/metaq/journals/B                 how far its journal was (metaq's own)     BrokerKey, JOURNAL
 ROOT/metaq/tables/I                   generation of decision table I (metaq's)  DecisionTableKey
@@ -91,6 +92,11 @@ class TopicBrokerKey:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterKey:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerParentKey:
     group: str
 
@@ -129,6 +135,7 @@ NodeKey = (
     | PresenceKey
     | TopicParentKey
     | TopicBrokerKey
+    | ClusterKey
     | ConsumerParentKey
     | ConsumerKey
     | PartitionKey
@@ -192,6 +199,8 @@ class Paths:
                 return f"{self.topics(folder)}/{check_name(topic)}"
             case TopicBrokerKey(folder, topic, broker):
                 return f"{self.topics(folder)}/{check_name(topic)}/{broker}"
+            case ClusterKey():
+                return f"{self.root}/metaq/cluster"
             case ConsumerParentKey(group):
                 return f"{self.groups}/{check_name(group)}/ids"
             case ConsumerKey(group, consumer_id):
@@ -244,6 +253,7 @@ _FORMS = (
     _form("brokers/ids/#/slave#", lambda broker, slave: PresenceKey(BrokerName(int(broker), int(slave)))),
     *(_form(f"brokers/{kind.value}/*", partial(TopicParentKey, kind)) for kind in TopicKind),
     *(_form(f"brokers/{kind.value}/*/*", partial(_topic_broker_key, kind)) for kind in TopicKind),
+    _form("metaq/cluster", ClusterKey),
     _form("consumers/*/ids", ConsumerParentKey),
     _form("consumers/*/ids/*", ConsumerKey),
     *(_form(kind.value.format("*", "*", "*"), partial(_partition_key, kind)) for kind in PartitionNode),

@@ -99,6 +99,15 @@ def decide_start(
     return StartStream(shared)
 
 
+def check_cluster_id(handshake: Handshake, ours: str | None) -> None:
+    """Raise LinkRefused if the slave's directory is of another cluster than the master's; either may be unknown."""
+    if handshake.cluster_id and ours and handshake.cluster_id != ours:
+        raise LinkRefused(
+            f"the slave is of the cluster with id {handshake.cluster_id}, the master of that with {ours}: name another "
+            f"master"
+        )
+
+
 def would_truncate(handshake: Handshake, found: StartStream | StartFetch | StartResync) -> bool:
     """Return whether the slave that sent *handshake* would drop data."""
     match found:

@@ -19,6 +19,7 @@ from meta_broker.replication.master.handshake import (
     StartFetch,
     StartResync,
     StartStream,
+    check_cluster_id,
 )
 from meta_broker.replication.master.handshake_reads import read_snapshot
 from meta_broker.replication.master.in_sync_replicas import SLAVES_MAX, InSyncReplicas, changed
@@ -60,8 +61,11 @@ class Master:
         write_node: NodeWriter | None,
         lost: Callable[[LostTail], object],
         dropped: frozenset[WriterEpoch] = frozenset(),
+        *,
+        cluster_id: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """*progress* lets the high watermark advance. *write_node* None: there is no ZooKeeper.
+        """*progress* lets the high watermark advance. *write_node* None: there is no ZooKeeper. *cluster_id*
+        returns None if it is unknown.
 
         *lost* receives the tail this master lost, as a slave has it: close, write it to the journal, and start again.
         Nothing is acknowledged from then on. *dropped*: epochs replaced by such a tail before.
@@ -71,6 +75,7 @@ class Master:
         self.journal = store.transactions.journal
         self.cold_reader = ColdReader()
         self.url = url
+        self._cluster_id = cluster_id
         self.loss = LossCheck(
             is_sync=section.mode == "sync",
             knows_in_sync=write_node is not None,
@@ -195,6 +200,7 @@ class Master:
 
     def decide_start(self, handshake: Handshake) -> StartStream | StartFetch | StartResync:
         journal = self.journal
+        check_cluster_id(handshake, self._cluster_id())
         first = Lsn(journal.start_lsn - SEGMENT_HEADER_BYTES)
         extent = MasterJournal(self.store.transactions.state.epoch_history, first, journal.end)
         return self.loss.decide_start(handshake, journal.identity, extent, self.store.high_watermark.acknowledged)

@@ -53,7 +53,13 @@ class Greeting:
 
 
 def handshake(
-    facts: SlaveFacts, epoch_history: tuple[EpochNumbers, ...], start: Lsn, end: Lsn, *, serves: bool
+    facts: SlaveFacts,
+    epoch_history: tuple[EpochNumbers, ...],
+    start: Lsn,
+    end: Lsn,
+    *,
+    serves: bool,
+    cluster_id: str | None,
 ) -> Handshake:
     """Return the handshake of the slave of *facts*, whose journal is [*start*, *end*), of *epoch_history*."""
     return Handshake(
@@ -66,6 +72,7 @@ def handshake(
         end=end,
         serves=serves,
         product=PRODUCT_VERSION,
+        cluster_id=cluster_id or "",
     )
 
 

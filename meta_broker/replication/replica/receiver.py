@@ -80,8 +80,9 @@ class ReplicaReceiver:
         self._decided: list[str] = []  # topics, since the last `progress`
         self._publish(follower.waiting)
 
-    def begin(self) -> None:
-        """Follow the master of the moment from now on."""
+    def begin(self, cluster_id: str | None = None) -> None:
+        """Follow the master of the moment from now on, if it is of the cluster *cluster_id*, or either's is unknown."""
+        self.replica.cluster_id = cluster_id
         self._measure()
         self.carry_out([do.Dial(0.0)])
         self._tick()

@@ -97,6 +97,7 @@ class Replica:
         self._credentials = credentials
         self.facts = facts
         self.state = S.SEEKING
+        self.cluster_id: str | None = None  # of the directory, once that is known
         self._serves = serves
         self._saved = facts
         self._save_at = 0.0
@@ -198,7 +199,8 @@ class Replica:
             return [do.Send(words)]
         self._move(E.ANSWER)
         self._link.journal = journal
-        return [do.Send(encode(handshake(self.facts, *journal[:3], serves=self._serves)))]
+        first = handshake(self.facts, *journal[:3], serves=self._serves, cluster_id=self.cluster_id)
+        return [do.Send(encode(first))]
 
     def proof_read(self, proof: int) -> list[Effect]:
         """The checksum for `ReadProof` is there."""

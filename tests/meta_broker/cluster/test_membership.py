@@ -18,6 +18,7 @@ import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from journal.records.xid import LocalKey, XaKey, Xid
+from journal.wal.storage import DirectoryStorage
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.session_file import FILE_NAME, SessionFile
 from meta_broker.config.broker_config import BrokerConfig
@@ -114,7 +115,7 @@ def test_a_broker_is_registered_once_it_serves_and_gone_once_it_stops(
     with_dynamic = tree_of(broker) | topic_nodes("dynamic-one", 2) | topic_nodes("dynamic-two", 2)
     wait_until(lambda: snapshot(session) == with_dynamic)
     assert broker.stop() == 0
-    assert snapshot(session, "/") == {}
+    assert snapshot(session, "/").keys() == {"//meta/metaq/cluster"}
     assert session.children("/meta/brokers/ids") == []
     assert not (broker.data / FILE_NAME).exists()
 
@@ -432,6 +433,9 @@ def test_a_change_of_the_in_sync_set_waits_for_no_topics(
     membership = Membership(config, zookeeper.connect, lambda error: None)
     membership.connect()
     with contextlib.closing(membership), ThreadPoolExecutor(1) as worker:
+        membership.cluster.check()
+        with contextlib.closing(DirectoryStorage.open_for_writing(tmp_path)) as storage:
+            membership.cluster.join(storage)
         membership.register(BrokerUrl("127.0.0.1", 1), {}, 1)
         before: queue.SimpleQueue[int] = queue.SimpleQueue()
         announced = threading.Event()
@@ -501,6 +505,9 @@ def test_a_mistake_of_its_thread_ends_the_broker(zookeeper: Chroot, tmp_path: Pa
     membership = Membership(config, zookeeper.connect, ended.put)
     membership.connect()
     try:
+        membership.cluster.check()
+        with contextlib.closing(DirectoryStorage.open_for_writing(tmp_path)) as storage:
+            membership.cluster.join(storage)
         membership.register(BrokerUrl("127.0.0.1", 8123), {}, 1)
         unspeakable = os.fsdecode(b"\xff")
         membership.position_changed(JournalPosition(epoch=1, incarnation=1, end=1, directory=unspeakable, host="h"))

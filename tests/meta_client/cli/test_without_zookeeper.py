@@ -38,6 +38,7 @@ WITHOUT |= {
     "txn init",
     "txn resolver",
     "outbox relay",
+    "adopt",
     "restore",
     "promote",
     "reconcile",
