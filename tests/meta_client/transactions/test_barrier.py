@@ -18,6 +18,7 @@ from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreacha
 from meta_client.transactions import postgres
 from meta_client.transactions.databases import session_of
 from meta_client.transactions.dbapi import DbapiSession
+from meta_client.transactions.deciding import RowLost
 from meta_client.transactions.postgres_table import LOCK_TIMEOUT_MS
 from meta_client.transactions.table import DecisionTable, Row, RowDecision
 from tests.fixtures.postgres import Database, connect_plain
@@ -140,8 +141,10 @@ def test_a_savepoint_that_is_rolled_back_takes_the_row_along(deciding: Deciding)
         do(connection, "SAVEPOINT inner_one")
         session.decide(gtrid, (0,))
         do(connection, "ROLLBACK TO SAVEPOINT inner_one")
-        session.commit()
-        assert table.resolve(gtrid) is RowDecision.ROLLBACK  # which is what the table says, whatever the caller thinks
+        with pytest.raises(RowLost, match="its row was undone before COMMIT"):
+            session.commit()
+        session.rollback()
+        assert table.resolve(gtrid) is RowDecision.ROLLBACK
 
 
 def test_a_transaction_that_is_too_old_decides_nothing(deciding: Deciding) -> None:
