@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.session.session import ZooKeeperSession
-from zk.tree.transactions import Remove
+from zk.tree.transactions import Create, Remove
 
 EXPIRY_SLACK_S = 3.0  # a server expires sessions on its ticks, 2 s by default, not on the dot
 POLL_S = 0.1
@@ -38,8 +38,18 @@ def claim(session: ZooKeeperSession, path: str, data: bytes) -> NodeHolder | Non
             return NodeHolder(node.data, node.session_id)
         if node.data == data:
             return None
-        session.delete(path, node.version)
+        if _replace(session, path, data, node.version):
+            return None
     return None
+
+
+def _replace(session: ZooKeeperSession, path: str, data: bytes, version: int) -> bool:
+    """Replace a node in one transaction: a peer that reads children meanwhile finds the former node or the new one.
+
+    Returns False if it is not at *version* (-1: any), or can't be deleted.
+    """
+    outcomes = session.transact_many([(Remove(path, version), Create(path, data, ephemeral=True))])
+    return outcomes == [None]
 
 
 def take_over(session: ZooKeeperSession, path: str, data: bytes) -> None:
@@ -48,9 +58,8 @@ def take_over(session: ZooKeeperSession, path: str, data: bytes) -> None:
     Raises ZooKeeperError if it cannot be deleted.
     """
     for _ in range(TAKE_OVER_ATTEMPTS):
-        if claim(session, path, data) is None:
+        if claim(session, path, data) is None or _replace(session, path, data, -1):
             return
-        session.delete(path)
     raise ZooKeeperError(f"{path} in ZooKeeper can't be replaced: delete it, and what is below it")
 
 

@@ -187,6 +187,31 @@ def test_topic_nodes_of_a_former_process_are_replaced(
     assert snapshot(session) == OF_MASTER
 
 
+def test_a_changed_topic_is_never_without_its_node(
+    session: ZooKeeperSession, open_session: Callable[..., ZooKeeperSession]
+) -> None:
+    """A Java producer that reads in between would have nowhere to send; a rebalance of a Java member would fail."""
+    registration, folder, stop = master(session), "/meta/brokers/topics-pub/meta-test", threading.Event()
+    registration.register()
+    peer, seen = open_session(), set[tuple[str, ...]]()
+
+    def watch() -> None:
+        while not stop.is_set():
+            seen.add(tuple(peer.children(folder)))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    for partitions in range(3, 203):
+        assert registration.write_topics({"meta-test": TopicRegistration(partitions)}) == {}
+    stop.set()
+    thread.join()
+    assert seen == {("0-m",)}
+    node = session.read(f"{folder}/0-m")
+    assert node is not None
+    assert (node.data, node.session_id) == (b'{"numParts":202,"broker":"0-m"}', session.session_id)
+    assert node.version == 0  # another node: peers watch children, not data
+
+
 def test_many_topics_are_written_whatever_stands_there(
     session: ZooKeeperSession, open_session: Callable[..., ZooKeeperSession]
 ) -> None:
