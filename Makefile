@@ -14,7 +14,7 @@ DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs journal/FOR
 PLAIN := (?:for ever|but for|by then|of theirs)\b|[\w'-]+
 
 .PHONY: help setup demo test test-fast test-oldest coverage coverage-piece coverage-report check advisories format lock bench docs
-.PHONY: crash fuzz soak clean
+.PHONY: crash fuzz soak genuine clean
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort
 
@@ -118,6 +118,17 @@ crash: $(STAMP)  ## The crash tests, models, random tests, storage faults and re
 fuzz: $(STAMP)  ## Every way in under damaged inputs, INPUTS=10000000 of them and SECONDS=600 besides; SEED=1 repeats a run
 	@METAQ_FUZZ_INPUTS=$(or $(INPUTS),10000000) METAQ_FUZZ_SECONDS=$$(( $(or $(SECONDS),600) / 4 )) METAQ_FUZZ_SEED=$(or $(SEED),0) \
 		nice -n 15 $(BIN)/python -m pytest -s -p no:randomly tests/fuzz $(PYTEST_ARGS)
+
+# Jars of the ancestor, which are fetched and never kept here. Without them plain `make test` leaves these tests out.
+GENUINE := build/genuine
+genuine: $(STAMP)  ## MetaQ's own Java client, and its broker, against metaq: needs a JDK 17, Maven and its repository
+	@mkdir -p build; command -v javac >/dev/null && command -v mvn >/dev/null || { echo "SKIPPED: no javac or mvn on the PATH" >&2; exit 0; }; \
+		test -d $(GENUINE)/jars || mvn -q -B -f tests/genuine/pom.xml dependency:copy-dependencies \
+			-DincludeScope=runtime -DoutputDirectory="$(CURDIR)/$(GENUINE)/jars" >$(GENUINE).log 2>&1 || \
+			{ rm -rf $(GENUINE)/jars; echo "SKIPPED: Maven can't fetch the jars: see $(GENUINE).log" >&2; exit 0; }; \
+		javac --release 17 -nowarn -d $(GENUINE)/classes -cp "$(GENUINE)/jars/*" tests/genuine/driver/*.java && \
+		cp tests/genuine/driver/log4j.properties $(GENUINE)/classes && \
+		$(BIN)/python -m pytest tests/genuine $(PYTEST_ARGS)
 
 clean:  ## Remove .venv and every cache
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -91,7 +91,14 @@ LONGEST: Final = (
     "tests/model/",
 )
 
-WITH_SERVERS: Final = ("tests/crash/", "tests/integration/", "tests/fuzz/", "tests/bench/", "tests/test_docs.py")
+WITH_SERVERS: Final = (
+    "tests/crash/",
+    "tests/integration/",
+    "tests/genuine/",
+    "tests/fuzz/",
+    "tests/bench/",
+    "tests/test_docs.py",
+)
 SERVERS: Final = frozenset(
     {
         "zookeeper_server",
