@@ -9,9 +9,8 @@ from pyspark.sql import SparkSession
 from journal.archive.directory import DirectoryPlace
 from journal.archive.keeper import SegmentKeeper
 from journal.checksum import crc32
-from journal.records.header import Lsn, Offset, RecordHeader
-from journal.records.producer_state import BatchSequence
-from journal.records.record import NO_BRANCH, PutBatch, TxPut
+from journal.records.header import Lsn
+from journal.records.record import NO_BRANCH, TxPut
 from journal.state.checkpoint import Checkpoint, IndexFileEntry
 from journal.state.relocation import read_chunk, relocation_chunks
 from journal.wal.segments import Segments, segment_name
@@ -22,7 +21,6 @@ from spark_jobs.audit.audit import audit_journal
 from spark_jobs.audit.report import AuditVerdict
 from tests.spark_jobs.audit.reports import Audit, verdicts
 from tests.spark_jobs.journals import (
-    LATE,
     ORDERS,
     REFUNDS,
     SEGMENT_BYTES,
@@ -43,35 +41,6 @@ def drop_first_segments(path: Path, lsn: int) -> None:
     segments = Segments.open(DirectoryStorage.open_for_reading(path), None, SEGMENT_BYTES, writable=False)
     assert segments.drop_before(lsn) > 0
     segments.close()
-
-
-def test_a_batch_stored_twice_and_ids_given_twice(tmp_path: Path, audit: Audit) -> None:
-    with Pen(tmp_path) as pen:
-
-        def batch(base: int, producer: str, number: int, first_id: int) -> Lsn:
-            record = PutBatch(ORDERS, Offset(base), 3, first_id, BatchSequence(producer, number))
-            return pen.write(record, body(3, first_id=first_id)).lsn
-
-        def tx_put(branch_lsn: Lsn, frames: bytes) -> RecordHeader:
-            return pen.write(TxPut(key("a"), branch_lsn, LATE, len(frames) // 100), frames)
-
-        first_id = new_ids()
-        first = batch(0, "shop", 1, first_id)
-        batch(300, "shop", 2, new_ids())
-        batch(600, "till", 1, new_ids())
-        again = batch(900, "shop", 1, new_ids())
-        pen.put(REFUNDS, 0, 3)
-        third = tx_put(NO_BRANCH, body(3, first_id=first_id + 2))  # the third id of the first batch, and two new ones
-        pen.relocate("a", LATE, third)  # a relocated message keeps its id: nothing is given twice
-        unordered = tx_put(third.lsn, body(1, first_id=first_id + 9) + body(1, first_id=first_id + 4)).lsn
-    report = audit(tmp_path)
-    assert verdicts(report, AuditVerdict.FAILS) == {"identity"}, report.as_json()
-    assert report.check("identity").counts == {"batch twice": 1, "id twice": 2}
-    assert {str(example) for example in report.check("identity").examples} == {
-        f"batch 1 of producer shop to orders-0 is stored twice: at LSN {first} and at LSN {again}",
-        f"message id {first_id + 2} is given twice: at LSN {first} and at LSN {third.lsn}",
-        f"message id {first_id + 4} is given twice: at LSN {third.lsn} and at LSN {unordered}",
-    }
 
 
 def test_a_journal_without_what_would_miss_its_ends(honest: Path, tmp_path: Path, audit: Audit) -> None:
