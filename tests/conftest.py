@@ -27,6 +27,7 @@ pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.real_orders",
     "tests.fixtures.s3_server",
+    "tests.fixtures.spark_jvm",
 ]
 
 # What else a machine does must not fail a test: no example has a time limit, nor has making one.
@@ -50,18 +51,14 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", archive_options())
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# One worker's: a Spark session takes its time to start, and grows quicker with every query.
-SPARK: Final = "tests/spark_jobs/"
-SPARK_CLUSTER: Final = "tests/spark_jobs/test_cluster.py"  # in processes of its own
+# One worker's: a JVM takes its time to start, and grows quicker with every query. First programs share it, then tests.
 DOCS: Final = "tests/test_docs.py"
 BLOCKS: Final = f"{DOCS}::test_every_block_runs"
-SPARK_BLOCKS: Final = f"{BLOCKS}_on_spark"  # share a JVM
+SPARK: Final = ("tests/spark_jobs/test_cluster.py", f"{BLOCKS}_on_spark", "tests/spark_jobs/")
 # What takes longest begins first, so that no worker is left alone with it; in order of processor time.
 LONGEST: Final = (
-    SPARK_CLUSTER,
-    SPARK,
+    *SPARK,
     "tests/integration/test_demo.py",
-    SPARK_BLOCKS,
     "tests/crash/test_decision_row.py",
     "tests/crash/test_consume_and_produce_killed.py",
     "tests/meta_client/doctor/test_rows.py",
@@ -145,10 +142,8 @@ class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no 
     """Gives each worker whole files, and one of them all that share a Spark. Other documents share nothing."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(SPARK) and not nodeid.startswith(SPARK_CLUSTER):
-            return SPARK
-        if nodeid.startswith(SPARK_BLOCKS):
-            return SPARK_BLOCKS
+        if nodeid.startswith(SPARK):
+            return "spark"
         return nodeid if nodeid.startswith(DOCS) else nodeid.partition("::")[0]
 
 

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,7 +34,7 @@ from tests import scenario_table
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.metaq_program import metaq_on_path
 from tests.fixtures.postgres import Database
-from tests.fixtures.spark_jvm import spark_jvm
+from tests.fixtures.spark_jvm import SparkJvm
 from zk.embedded.chroot import Chroot
 
 ROOT = Path(__file__).parent.parent
@@ -76,20 +76,12 @@ def test_every_block_runs(
         follow([document], tmp_path, broker, zookeeper, database, {"PATH": path})
 
 
-@pytest.fixture(scope="module")
-def shared_jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
-    """One for all the documents. The demo's test and one of the cluster's run commands that start their own."""
-    directory = tmp_path_factory.mktemp("jvm")
-    with spark_jvm(directory) as environment:
-        yield directory, environment
-
-
 @pytest.fixture
-def jvm(shared_jvm: tuple[Path, dict[str, str]]) -> dict[str, str]:
-    """The JVM's variables. Takes away what another document's queries have left where relative paths begin."""
-    directory, environment = shared_jvm
-    shutil.rmtree(directory / "checkpoint", ignore_errors=True)
-    return environment
+def jvm(program_jvm: SparkJvm) -> dict[str, str]:
+    """Variables of the JVM that documents share. Takes away what another document's queries have left where relative
+    paths begin."""
+    shutil.rmtree(program_jvm.directory / "checkpoint", ignore_errors=True)
+    return program_jvm.variables
 
 
 @pytest.mark.parametrize("document", ON_SPARK, ids=lambda path: path.name)

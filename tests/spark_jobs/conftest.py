@@ -1,12 +1,10 @@
 """One Spark for all of these tests, and an honest journal to copy and damage."""
 
 import itertools
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from spark_jobs.formats import register
 from spark_jobs.source.session import spark_session
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.spark_cluster import INTERPRETED
+from tests.fixtures.spark_jvm import SparkJvm
 from tests.fixtures.spark_python import warm_python
 from tests.spark_jobs.journals import write_honest_journal
 from zk.embedded.chroot import chroot
@@ -31,48 +30,22 @@ QUICK = INTERPRETED | {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A session. *stderr* has what its JVM and workers have printed."""
-
-    session: SparkSession
-    stderr: Path
-
-
 @pytest.fixture(scope="session")
-def spark_started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+def spark(worker_jvm: SparkJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark for a worker: the first query takes ten times what others take. It leaves nothing behind."""
     scratch = tmp_path_factory.mktemp("scratch")
-    stderr = tmp_path_factory.mktemp("spark") / "stderr"
     with ExitStack() as ends:
-        with pytest.MonkeyPatch.context() as patch, printing_into(stderr):
-            patch.setenv("TMPDIR", str(scratch))
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in worker_jvm.variables.items():
+                patch.setenv(name, value)
             patch.setattr(tempfile, "tempdir", str(scratch))
-            options = QUICK | {"spark.pyspark.python": warm_python(stderr.parent)}
+            options = QUICK | {"spark.pyspark.python": warm_python(tmp_path_factory.mktemp("python"))}
             session = ends.enter_context(spark_session("local[2]", name="metaq tests", options=options))
         register(session)
         for form in ("short", "long"):  # else Spark takes a stack trace for each step of a plan
             session.sparkContext.setLocalProperty(f"callSite.{form}", "tests")
-        yield Started(session, stderr)
+        yield session
     assert list(scratch.iterdir()) == []
-
-
-@contextmanager
-def printing_into(path: Path) -> Iterator[None]:
-    """Programs that are started meanwhile have *path* as stderr."""
-    before = os.dup(2)
-    with path.open("wb") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-
-
-@pytest.fixture(scope="session")
-def spark(spark_started: Started) -> SparkSession:
-    return spark_started.session
 
 
 @pytest.fixture

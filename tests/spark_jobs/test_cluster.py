@@ -1,6 +1,5 @@
 """The audit on a Spark standalone cluster, and what a user is told of one that can't be used."""
 
-import json
 import socket
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from tests.fixtures.forked import run_metaq, start_metaq, start_module
 from tests.fixtures.postgres import Database
 from tests.fixtures.replicas import wait_until
 from tests.fixtures.spark_cluster import SETTINGS, spark_cluster, spark_master
-from tests.fixtures.spark_jvm import spark_jvm
+from tests.fixtures.spark_jvm import SparkJvm
 from tests.spark_jobs.cluster_query import ROWS, SOLD
 from zk.embedded.chroot import Chroot
 
@@ -33,30 +32,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield master
 
 
-@pytest.fixture(scope="module")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """One driver for the programs that use the workers. The audit without workers starts its own."""
-    with spark_jvm(tmp_path_factory.mktemp("jvm"), SETTINGS) as environment:
-        yield environment
-
-
 @pytest.fixture
-def in_jvm(jvm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in jvm.items():
+def in_jvm(program_jvm: SparkJvm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs have one driver. The audit that no master knows starts its own."""
+    for name, value in program_jvm.variables.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.mark.usefixtures("in_jvm")
-def test_an_audit_runs_on_the_workers(cluster: str, honest: Path) -> None:
-    done = run_metaq("audit", str(honest), "--master", cluster, "--json", *CONF, timeout_s=RUN_S)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert {check["verdict"] for check in report["checks"]} <= {"holds"}
-
-
-@pytest.mark.usefixtures("in_jvm")
-def test_messages_are_written_streamed_read_and_certified_on_the_workers(
-    cluster: str, broker: BrokerProcess, zookeeper: Chroot, database: Database, tmp_path: Path
+def test_a_journal_is_audited_and_messages_are_written_streamed_read_and_certified_on_the_workers(
+    cluster: str, broker: BrokerProcess, zookeeper: Chroot, database: Database, tmp_path: Path, honest: Path
 ) -> None:
     with Client(zookeeper.connect) as client, closing(database.connect()) as connection:
         init(database.dsn, keep_s=3600)
@@ -73,12 +58,14 @@ def test_messages_are_written_streamed_read_and_certified_on_the_workers(
         str(tmp_path),
         str(broker.data),
         database.dsn,
+        str(honest),
     )
     assert start_module(*words).wait(RUN_S) == 0
     with Client(zookeeper.connect) as client:
         assert sorted(int(message.payload) for message in client.browse("invoices")) == list(range(10, ROWS))
 
 
+@pytest.mark.usefixtures("in_jvm")
 def test_a_master_without_workers_is_told_of_within_seconds(tmp_path: Path, honest: Path) -> None:
     said = tmp_path / "said"
     with spark_master(tmp_path) as master, said.open("w+b") as out:

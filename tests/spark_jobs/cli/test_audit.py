@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from spark_jobs.audit.report import CLAIMS, AuditReport, AuditVerdict, CheckResult, Example, Totals
 from spark_jobs.cli import audit as command
 from spark_jobs.source.session import InvalidMaster, checked_master
-from tests.spark_jobs.conftest import QUICK, Started
+from tests.fixtures.spark_jvm import SparkJvm
+from tests.spark_jobs.conftest import QUICK
 from tests.spark_jobs.journals import flip, records_of
 
 TOTALS = Totals(
@@ -70,18 +71,23 @@ def test_what_a_terminal_would_obey_is_not_printed(capsys: pytest.CaptureFixture
 
 
 def test_damage_in_one_of_two_is_told_in_json_with_exit_code_1(
-    honest: Path, honest_master_copy: Path, tmp_path: Path, spark_started: Started, monkeypatch: pytest.MonkeyPatch
+    honest: Path,
+    honest_master_copy: Path,
+    tmp_path: Path,
+    spark: SparkSession,
+    worker_jvm: SparkJvm,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On the worker's Spark; docs/operations/inspect.md runs the command with its own."""
     header = records_of(honest)[5].header
     flip(honest, header.body_lsn)
     before = {file.name: file.read_bytes() for file in honest.iterdir()}
-    printed = spark_started.stderr.read_bytes()
+    printed = worker_jvm.log.read_bytes()
 
     @contextmanager
     def given(master: str, *, name: str, options: Mapping[str, str]) -> Iterator[SparkSession]:
         assert (master, name, options) == ("local[2]", "metaq audit", QUICK | {"spark.jars.packages": "g:a:1,g:b:2"})
-        yield spark_started.session  # which was made with these, but for packages, which would be downloaded
+        yield spark  # which was made with these, but for packages, which would be downloaded
 
     monkeypatch.setattr("spark_jobs.cli.running.spark_session", given)
     monkeypatch.chdir(tmp_path)
@@ -89,8 +95,8 @@ def test_damage_in_one_of_two_is_told_in_json_with_exit_code_1(
     words += [word for key, value in QUICK.items() for word in ("--conf", f"{key}={value}")]
     done = CliRunner().invoke(command.audit, [str(honest_master_copy), str(honest), *words])
     assert done.exit_code == 1, done.stderr
-    assert spark_started.session.sparkContext.master == "local[2]"
-    assert {key: spark_started.session.conf.get(key) for key in QUICK} == QUICK
+    assert spark.sparkContext.master == "local[2]"
+    assert {key: spark.conf.get(key) for key in QUICK} == QUICK
     sound, answer = map(json.loads, done.stdout.splitlines())
     assert (sound["holds"], sound["path"]) == (True, str(honest_master_copy))
     assert (answer["holds"], answer["path"]) == (False, str(honest))
@@ -101,7 +107,7 @@ def test_damage_in_one_of_two_is_told_in_json_with_exit_code_1(
     }
     assert answer["checks"][0]["examples"][0]["lsn"] == header.lsn
     assert all(line.startswith("audit: ") for line in done.stderr.splitlines()), done.stderr
-    assert spark_started.stderr.read_bytes() == printed
+    assert worker_jvm.log.read_bytes() == printed
     assert {file.name: file.read_bytes() for file in honest.iterdir()} == before
     assert [file.name for file in tmp_path.iterdir()] == ["honest"]
 

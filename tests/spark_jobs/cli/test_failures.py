@@ -1,12 +1,11 @@
 """A Spark that does not start, as the user of every command on Spark meets it: one last line, and exit code 2."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from spark_jobs.source.failures import telling_line
+from tests.fixtures.forked import run_metaq
 
 NOWHERE = ("--database", "postgresql://nobody@127.0.0.1:1/none")
 # Java packages are looked for in an empty folder, not in the Internet.
@@ -14,6 +13,7 @@ EMPTY = """<ivysettings><settings defaultResolver="none"/><resolvers>
 <filesystem name="none"><artifact pattern="{folder}/[artifact].jar"/></filesystem></resolvers></ivysettings>"""
 
 
+@pytest.mark.servers  # a JVM, until it fails
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
@@ -25,18 +25,12 @@ EMPTY = """<ivysettings><settings defaultResolver="none"/><resolvers>
 def test_a_spark_that_does_not_start_is_one_line(
     honest: Path, tmp_path: Path, words: list[str], wrong: list[str]
 ) -> None:
-    """In a process of its own: this one has its Spark already."""
+    """In a process of its own: this one may have its Spark already."""
     settings = tmp_path / "ivysettings.xml"
     settings.write_text(EMPTY.format(folder=tmp_path))
     command = [word.format(journal=honest) for word in words] + wrong
     command += ["--conf", f"spark.jars.ivySettings={settings}", "--conf", f"spark.jars.ivy={tmp_path}/ivy"]
-    done = subprocess.run(
-        [sys.executable, "-m", "meta_client.cli.main", *command],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_metaq(*command, timeout_s=300)
     assert done.returncode == 2, done.stderr
     assert "Traceback (most recent call last)" not in done.stderr
     last = done.stderr.splitlines()[-1]
