@@ -18,7 +18,7 @@ from spark_jobs.source.session import spark_session
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.spark_cluster import INTERPRETED
 from tests.fixtures.spark_jvm import SparkJvm
-from tests.fixtures.spark_python import warm_python
+from tests.fixtures.spark_workers import warm_python
 from tests.spark_jobs.journals import write_honest_journal
 from zk.embedded.chroot import chroot
 from zk.embedded.server import EmbeddedZooKeeper
@@ -39,7 +39,8 @@ def spark(worker_jvm: SparkJvm, tmp_path_factory: pytest.TempPathFactory) -> Ite
             for name, value in worker_jvm.variables.items():
                 patch.setenv(name, value)
             patch.setattr(tempfile, "tempdir", str(scratch))
-            options = QUICK | {"spark.pyspark.python": warm_python(tmp_path_factory.mktemp("python"))}
+            python = ends.enter_context(warm_python(tmp_path_factory.mktemp("python")))
+            options = QUICK | {"spark.pyspark.python": python}
             session = ends.enter_context(spark_session("local[2]", name="metaq tests", options=options))
         register(session)
         for form in ("short", "long"):  # else Spark takes a stack trace for each step of a plan
