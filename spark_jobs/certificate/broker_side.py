@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -57,25 +58,30 @@ class JournalSide:
         *,
         with_owners: bool = False,
         with_contents: bool = False,
+        with_ends: bool = False,
     ) -> None:
-        """Audit the journal and read its side. *with_owners*: the branch of each message id, too. *with_contents*: and
-        where each branch's messages are."""
+        """Audit the journal and read its side. *with_owners*: the branch of each message id, too. *with_contents*:
+        where each branch's messages are. *with_ends*: where each partition ends."""
         checkpoints = read_checkpoints(self.path)
 
         def also(records: DataFrame, by_branch: DataFrame) -> None:
             promised = checkpoints.promised_below(plan(self.path)[0].base)
             self.branches = keep(kept, branch_states(by_branch, self.number, deciders, promised))
-            self.branches.count()  # while Spark has the records
+            filled = [self.branches]
             if with_owners:
                 self.owners = keep(kept, message_owners(records, deciders))
-                self.owners.count()
-            self.others = {row["decider"]: row["branches"] for row in other_branches(by_branch, deciders).collect()}
+                filled.append(self.owners)
             if with_contents:
                 self.contents = keep(kept, branch_contents(records, self.number, deciders))
-                self.contents.count()
+                filled.append(self.contents)
+            # While Spark has the records, and by one query.
+            reduce(DataFrame.unionAll, [rows.selectExpr("1 AS one") for rows in filled]).count()
+            self.others = {row["decider"]: row["branches"] for row in other_branches(by_branch, deciders).collect()}
+            if with_contents:
                 self.epochs = [row.asDict() for row in writer_epochs(records).collect()]
-            ranges = offset_ranges(records).unionAll(skips(records))
-            ends = ranges.groupBy("topic", "partition").agg(F.max("end").alias("end"))
-            self.ends = {(row["topic"], row["partition"]): row["end"] for row in ends.collect()}
+            if with_ends:
+                ranges = offset_ranges(records).unionAll(skips(records))
+                ends = ranges.groupBy("topic", "partition").agg(F.max("end").alias("end"))
+                self.ends = {(row["topic"], row["partition"]): row["end"] for row in ends.collect()}
 
         self.report = audit_journal(spark, self.path, also=also, on_progress=on_progress)

@@ -77,7 +77,15 @@ def joined_sides(
         deciders = Deciders(database.qualifier, logs.prefixes)
         with_owners = any(info.is_message_id for info in database.markers)
         for broker in brokers:
-            broker.read(spark, deciders, kept, on_progress, with_owners=with_owners, with_contents=with_contents)
+            broker.read(
+                spark,
+                deciders,
+                kept,
+                on_progress,
+                with_owners=with_owners,
+                with_contents=with_contents,
+                with_ends=request.offsets is not None,
+            )
         on_progress("joining both sides")
         yield JoinedSides(spark, request, brokers, database, logs, columns, counted, kept)
 

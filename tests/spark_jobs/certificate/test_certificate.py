@@ -29,8 +29,10 @@ from tests.spark_jobs.journals import records_of, segment_bases
 SOLD, SENT = Marker.parse("sold.gtrid"), Marker.parse("public.sent.id")
 
 
-def certified(spark: SparkSession, world: World, *directories: Path, markers: tuple[Marker, ...]) -> dict[str, Any]:
-    return make_certificate(spark, JoinRequest(directories, world.deciding.url, markers, 0))
+def certified(
+    spark: SparkSession, world: World, *directories: Path, markers: tuple[Marker, ...], offsets: str | None = None
+) -> dict[str, Any]:
+    return make_certificate(spark, JoinRequest(directories, world.deciding.url, markers, 0, offsets))
 
 
 def counts(body: dict[str, Any]) -> dict[str, int]:
@@ -112,11 +114,22 @@ def test_an_honest_run_and_every_lie(world: World, spark: SparkSession, tmp_path
     request = JoinRequest(tuple(directories), world.deciding.url, (SOLD, SENT), 0)
     body = make_certificate(spark, request, commits)
     assert counts(body) == {"committed": 8, "rolled back": 1}, json.dumps(body, indent=1)
-    assert (len(during), body["refused"], body["apart"]) == (1, [], {})
+    assert (len(during), body["refused"], body["apart"], body["consumers"]) == (1, [], {}, [])
     assert body["classes"]["committed"] == {"transactions": 8, "branches": 11, "messages": 11, "rows": 8 + 11}
     assert body["sentence"] == "Of 9 transactions none came apart: 8 committed in both, 1 rolled back in both."
     assert [broker["broker"] for broker in body["brokers"]] == [0, 1]
-    unmarked = certified(spark, world, *directories, markers=())
+    place = next(iter(world.client.browse("orders"))).partition
+    world.deciding.execute(
+        'CREATE TABLE seen (group_id text, topic text, partition text, "offset" bigint);'
+        f"INSERT INTO seen VALUES ('at', 'orders', '{place}', 0), ('ahead', 'orders', '{place}', 1000000),"
+        " ('elsewhere', 'orders', '9-0', 0)"
+    )
+    unmarked = certified(spark, world, *directories, markers=(), offsets="seen")
+    assert {one["group"]: one["state"] for one in unmarked["consumers"]} == {
+        "at": "within",
+        "ahead": "beyond the end",
+        "elsewhere": "unknown: no record of the partition",
+    }
     assert counts(unmarked) == {"rolled back": 1, "unknown": 8}, "their decision rows are gone"
     assert (
         unmarked["sentence"]
