@@ -180,7 +180,7 @@ class _Audit:
         totals, bad = self._totals()
         on_progress(f"judging {totals.records:,} records, {totals.branches:,} branches")
         ends = check_range(self._place, self._vouchers, self._read_range(totals))
-        found = all_findings(self._findings(ends))
+        found = all_findings(self._findings(totals, ends))
         if bad:
             found = mark_explained(found, self._adjacent())
         # The checks' parts, some twenty times the shuffle's, are nearly all empty.
@@ -214,7 +214,8 @@ class _Audit:
                 why = "some of their messages are deleted"
                 yield SourcedClaim(f"{claim}{others:,} published what was put", first, end, why, is_vouched=False)
 
-    def _findings(self, ends: RangeResult) -> dict[str, list[DataFrame]]:
+    def _findings(self, totals: Totals, ends: RangeResult) -> dict[str, list[DataFrame]]:
+        """Return the findings of each check, without those that can have none by the totals: Spark plans all alike."""
         records, by_branch, first_lsn = self.records, self.branches, self._first_lsn
         is_from_birth, newest = first_lsn == 0, self._checkpoints.newest
         starts = self._rows(StartRow, self._checkpoints.log_starts())
@@ -222,16 +223,19 @@ class _Audit:
         # beginning and without a checkpoint, the start of a partition's log is unknown.
         default_start = 0 if is_from_birth or newest is not None else None
         by_check = {
-            "records": [record_findings(records), life_findings(records)],
+            "records": [record_findings(records)],
             "frames": [frame_findings(records)],
             "offsets": [offset_findings(self._ranges, starts.where(f"{not is_from_birth}"), default_start)],
-            "identity": [batch_findings(records), id_findings(records)],
-            "outcomes": [
-                outcome_findings(by_branch, first_lsn),
-                assignment_findings(records, by_branch, first_lsn),
-            ],
-            "checkpoints": [],
+            "identity": [id_findings(records)],
+            "outcomes": [],
         }
+        if self._has_lives:
+            by_check["records"].append(life_findings(records))
+        if self._batches:
+            by_check["identity"].append(batch_findings(records))
+        if totals.branches:
+            by_check["outcomes"].append(outcome_findings(by_branch, first_lsn))
+            by_check["outcomes"].append(assignment_findings(records, by_branch, first_lsn))
         if self._earlier is not None:
             by_check["outcomes"].append(commit_sum_findings(self._earlier))
         kept, partitions, live = self._checkpoints.rows(first_lsn)
@@ -272,6 +276,7 @@ class _Audit:
             "max(`end`) AS end_lsn",
             "sum(frames) AS frames",
             "count(producer) AS batches",
+            "max(epoch) != min(epoch) OR max(incarnation) != min(incarnation) AS has_lives",
             "max(struct(checkpoint, lsn)) AS named",
         )
         ranges = self._ranges.selectExpr(
@@ -299,7 +304,7 @@ class _Audit:
         self._named = None if named is None or named["checkpoint"] is None else (named["checkpoint"], named["lsn"])
         figures = {name: int(value or 0) for name, value in figures.items()}
         bad, self._frames, self._range_count = figures.pop("bad"), figures.pop("frames"), figures.pop("ranges")
-        self._batches = figures.pop("batches")
+        self._batches, self._has_lives = figures.pop("batches"), bool(figures.pop("has_lives"))
         totals = Totals(
             segments=sum(segment.size > 0 for segment in self._pieces),
             bytes=sum(segment.size for segment in self._pieces),
