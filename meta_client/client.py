@@ -35,7 +35,7 @@ from zk.tree.broker_url import BrokerUrl
 
 if TYPE_CHECKING:
     from meta_client.transactions.manager import TransactionConfig, Transactions
-    from meta_client.transactions.resolver import Counts
+    from meta_client.transactions.resolver_state import Counts
     from meta_client.transactions.transaction import Transaction
 
 CONFIG = ConsumerConfig()

@@ -40,7 +40,7 @@ from zk.tree.nodes import Node
 if TYPE_CHECKING:
     from meta_client.aio.transactions.transaction import Transaction
     from meta_client.transactions.manager import TransactionConfig, Transactions
-    from meta_client.transactions.resolver import Counts
+    from meta_client.transactions.resolver_state import Counts
 
 BROWSED: Final = 256  # messages that browse takes at a time
 

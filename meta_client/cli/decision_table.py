@@ -23,7 +23,8 @@ from meta_client.transactions.databases import Change, ddl_for, table_at
 from meta_client.transactions.databases import init as make_table
 from meta_client.transactions.generation import Generations
 from meta_client.transactions.names import TableName
-from meta_client.transactions.resolver import AGE_S, Counts, Resolver
+from meta_client.transactions.resolver import AGE_S, Resolver
+from meta_client.transactions.resolver_state import Counts
 from meta_client.transactions.table import KEEP_S
 
 NAME: Final = "metaq-resolver"

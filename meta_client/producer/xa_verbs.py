@@ -4,7 +4,8 @@ import logging
 import math
 import random
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,7 @@ from meta_client.protocol.errors import (
     XaError,
     printable_line,
 )
-from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionCommand, TransactionVerb
+from meta_client.protocol.requests import BranchCommand, BranchVerb, Request, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result
 from meta_client.protocol.trace_context import is_traceparent
 from meta_client.protocol.xa import XaCode
@@ -40,6 +41,7 @@ REQUEST_TIMEOUT_S = 5.0  # for each verb, as genuine clients wait (spec 2.6)
 AT_QUOTA_S = 5.0  # after a refusal, so long each BEGIN is awaited
 BRANCH = "branch"  # extension of a broker that tells of its branches
 LEDGER = "ledger"  # extension of a broker that stores findings
+STATUS = "status"  # extension of a broker that tells how a branch ended
 
 # Without a timely answer to these nothing was promised, so the branch counts as rolled back. All other verbs may have
 # acted or not, which X/Open calls a failure of the resource manager: ask again.
@@ -155,6 +157,28 @@ class XaVerbs:
             )
         return Listing(keys, dict(sorted(failures.items())))
 
+    def post_all(
+        self,
+        branches: Iterable["RemoteBranch"],
+        request: Callable[["RemoteBranch"], Request],
+        deadline: Deadline,
+        extension: str = "",
+    ) -> dict["RemoteBranch", PendingReply | MetaError | ZooKeeperError]:
+        """Send a *request* about each of *branches*, those of one broker together; return the pending reply of each, or
+        the reason why nothing was sent. Leaves out those whose broker lacks *extension*."""
+        found: dict[RemoteBranch, PendingReply | MetaError | ZooKeeperError] = {}
+        by_broker: dict[int, list[RemoteBranch]] = defaultdict(list)
+        for branch in branches:
+            by_broker[branch.broker_id].append(branch)
+        for broker_id, some in by_broker.items():
+            try:
+                connection = self.connect(broker_id, deadline)
+                if not extension or extension in connection.capabilities(deadline.remaining_s()).extensions:
+                    found.update(zip(some, connection.submit_all([request(one) for one in some]), strict=True))
+            except (ZooKeeperError, MetaError) as error:
+                found.update(dict.fromkeys(some, error))
+        return found
+
     def _candidates(self, topics: Collection[str], deadline: Deadline) -> list[int]:
         if not topics:
             return sorted(self._topology.read_masters())
@@ -188,11 +212,16 @@ class RemoteBranch:
         deadline, verb = Deadline(REQUEST_TIMEOUT_S), TransactionVerb.STATUS
         try:
             connection = self.verbs.connect(self.broker_id, deadline)
-            if "status" not in connection.capabilities(deadline.remaining_s()).extensions:
+            if STATUS not in connection.capabilities(deadline.remaining_s()).extensions:
                 return None
             reply = connection.submit(self.request(verb))
         except (ZooKeeperError, MetaError) as error:
             raise self.unreachable(verb, error) from error
+        return self.await_status(reply, deadline)
+
+    def await_status(self, reply: PendingReply, deadline: Deadline) -> BranchStatus:
+        """Wait for *reply* to STATUS. Raises XaError."""
+        verb = TransactionVerb.STATUS
         try:
             return parse_status(self.await_reply(verb, reply, deadline).message)
         except RemoteProtocolError as error:
@@ -201,23 +230,35 @@ class RemoteBranch:
     def report(self) -> dict[str, Any]:
         """Return what the broker tells of the branch, as branch_report.py writes it; nothing of a broker without
         that. Raises XaError."""
-        command = BranchCommand(BranchVerb.SHOW, self.key, "", "", next_opaque())
-        if (answer := self._ask(BRANCH, command)) is None:
-            return {}
+        answer = self._ask(BRANCH, self.report_request())
+        return {} if answer is None else self._report_in(answer)
+
+    def report_request(self) -> BranchCommand:
+        """Return the request for a report."""
+        return BranchCommand(BranchVerb.SHOW, self.key, "", "", next_opaque())
+
+    def await_report(self, reply: PendingReply, deadline: Deadline) -> dict[str, Any]:
+        """Wait for *reply* to `report_request`. Raises XaError."""
+        try:
+            return self._report_in(wait_result(reply, deadline.remaining_s(), self._what(BranchVerb.SHOW)))
+        except XaError:
+            raise
+        except MetaError as error:
+            raise self.unreachable(BranchVerb.SHOW, error) from error
+
+    def _report_in(self, answer: Result) -> dict[str, Any]:
         try:
             return msgspec.json.decode(answer.message, type=dict[str, Any])
         except msgspec.MsgspecError as error:
-            raise self.unreachable(command.verb, error) from error
+            raise self.unreachable(BranchVerb.SHOW, error) from error
 
     def traceparent(self) -> str | None:
         """Return the trace context of the live branch's first message; None: there is none, or the broker does not
         tell."""
         try:
-            report = self.report()
+            return traceparent_in(self.report())
         except XaError:
             return None
-        found = [message.get("traceparent") for message in report.get("first_messages", [])]
-        return next((one for one in found if isinstance(one, str) and is_traceparent(one)), None)
 
     def record_finding(self, verb: BranchVerb, who: str, why: str, evidence: str) -> bool:
         """Put a finding about the branch on the broker's ledger (MIXED, HAZARD); durable on return. Texts that are too
@@ -279,6 +320,12 @@ class RemoteBranch:
 
     def _what(self, verb: TransactionVerb | BranchVerb) -> str:
         return f"{verb} {self.key.xid} on broker {self.broker_id}"
+
+
+def traceparent_in(report: Mapping[str, Any]) -> str | None:
+    """Return the trace context of the first message in a branch's report, if there is one."""
+    found = [message.get("traceparent") for message in report.get("first_messages", [])]
+    return next((one for one in found if isinstance(one, str) and is_traceparent(one)), None)
 
 
 def _cut(text: str, bytes_max: int) -> str:

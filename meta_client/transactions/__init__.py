@@ -13,7 +13,7 @@ docs/transactions-reasoning.md says why it is safe.
 
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable, NotConfirmed
 from meta_client.transactions.manager import TransactionConfig
-from meta_client.transactions.resolver import Counts
+from meta_client.transactions.resolver_state import Counts
 from meta_client.transactions.steps import CommitStep
 from meta_client.transactions.transaction import Transaction
 

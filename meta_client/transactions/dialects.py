@@ -43,7 +43,8 @@ _CHANGES: Final = {
 class Statements:
     """Statements on one table; each comment lists the parameters."""
 
-    resolve: str  # gtrid; inserts a rollback row unless one exists, after waiting for concurrent inserts of that key
+    resolve: Callable[[int], str]  # of so many gtrids; inserts a rollback row of each unless there is a row, after
+    # waiting for concurrent inserts of that key
     read: str  # gtrid; its outcome
     rows: str  # GRACE_S, age in seconds, how many
     recorded: str  # gtrids from `listed`; the record of each
@@ -110,10 +111,13 @@ class Dialect:
         words = {"table": table, "mark": mark}
         ago = self.ago.format(mark=mark)
         delete = self.delete.format(**words)
-        insert_rollback = f"{self.insert} {table} (gtrid, outcome, brokers) VALUES"
+        insert_rollback, rollback = (
+            f"{self.insert} {table} (gtrid, outcome, brokers) VALUES",
+            f"({mark}, 'rollback', '')",
+        )
         recorded = f"SELECT gtrid, outcome, brokers, hazard, {self.age_s} FROM {table}"
         return Statements(
-            resolve=f"{insert_rollback} ({mark}, 'rollback', ''){self.otherwise}",
+            resolve=lambda count: f"{insert_rollback} {', '.join([rollback] * count)}{self.otherwise}",
             read=f"SELECT outcome FROM {table} WHERE gtrid = {mark}",
             rows=f"SELECT gtrid, brokers, hazard, decided_at < {ago} FROM {table}\n"
             f"WHERE outcome = 'commit' AND decided_at < {ago} ORDER BY hazard IS NOT NULL, decided_at LIMIT {mark}",

@@ -20,7 +20,8 @@ from meta_client.transactions.commit_sequence import CommitObserver
 from meta_client.transactions.databases import table_at
 from meta_client.transactions.generation import Generations
 from meta_client.transactions.names import TableName
-from meta_client.transactions.resolver import AGE_S, Counts, Resolver
+from meta_client.transactions.resolver import AGE_S, Resolver
+from meta_client.transactions.resolver_state import Counts
 from meta_client.transactions.resolver_thread import ResolverThread
 from meta_client.transactions.table import Opener, Session
 from zk.forks import invalidate_after_fork

@@ -15,7 +15,8 @@ from meta_client.coordinator.phase_two import Closing
 from meta_client.net.deadline import Deadline
 from meta_client.transactions.brokers import Brokers, SentCommit
 from meta_client.transactions.errors import NotConfirmed
-from meta_client.transactions.resolver import Counts, DecidedTransaction, Resolver
+from meta_client.transactions.resolver import DecidedTransaction, Resolver
+from meta_client.transactions.resolver_state import Counts
 
 log = logging.getLogger(__name__)
 

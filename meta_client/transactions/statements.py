@@ -51,11 +51,23 @@ class SqlTable:
 
     def resolve(self, gtrid: str) -> RowDecision:
         # A separate statement, and so transaction: the one that waited for the row does not see it.
-        if self._change(self._statements.resolve, (gtrid,)) == 1:
+        if self._change(self._statements.resolve(1), (gtrid,)) == 1:
             return RowDecision.ROLLBACK
         if (outcome := self.decided(gtrid)) is None:
             raise RowGone(DATABASE, f"the row of {gtrid} was deleted while it was looked at: it has just ended")
         return outcome
+
+    def resolve_all(self, gtrids: Sequence[str]) -> dict[str, RowDecision]:
+        # In one order: resolvers in parallel wait for each other, and never in a circle.
+        ordered = tuple(sorted(gtrids))
+        self._change(self._statements.resolve(len(ordered)), ordered)
+        return self.decided_all(ordered)
+
+    def decided_all(self, gtrids: Sequence[str]) -> dict[str, RowDecision]:
+        found = self.recorded(gtrids)
+        if found:
+            self._make_durable()
+        return {row.gtrid: row.outcome for row in found if row.outcome is not None}
 
     def decided(self, gtrid: str) -> RowDecision | None:
         rows = self._rows_of(self._statements.read, (gtrid,))

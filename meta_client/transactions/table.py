@@ -93,6 +93,13 @@ class DecisionTable(Protocol):
     def decided(self, gtrid: str) -> RowDecision | None:
         """Return the decision, which is durable and final; None if there is no row."""
 
+    def resolve_all(self, gtrids: Sequence[str]) -> dict[str, RowDecision]:
+        """Do as `resolve` for a few hundred transactions together; return their decisions. Of one that is left out
+        nothing is known: ask again. Raises RowLocked if any row is locked."""
+
+    def decided_all(self, gtrids: Sequence[str]) -> dict[str, RowDecision]:
+        """Return the decisions that exist, as `decided`."""
+
     def rows(self, age_s: float, limit: int) -> list[Row]:
         """Return decisions to commit of at least that age, those without a hazard first."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from meta_client.transactions.resolver import Counts
+from meta_client.transactions.resolver_state import Counts
 from tests.crash.test_decision_row import ROUNDS, resolvers
 from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions.conftest import make, running_world

@@ -24,7 +24,7 @@ from meta_client.coordinator.errors import (
 )
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.producer.xa_verbs import Listing
-from meta_client.transactions.brokers import Brokers, SentCommit
+from meta_client.transactions.brokers import BranchPlace, Brokers, SentCommit
 from meta_client.transactions.commit_sequence import CommitSequence
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver import DecidedTransaction, Resolver
@@ -170,9 +170,19 @@ class _Table:
                 raise Unreachable(DATABASE, "deleted meanwhile")
             return database.rows[gtrid][0]
 
-    def decided(self, gtrid: str) -> RowDecision | None:
+    def resolve_all(self, gtrids: Sequence[str]) -> dict[str, RowDecision]:
         with self._asked() as database:
-            return database.rows.get(gtrid, (None,))[0]
+            if any(gtrid in database.in_flight for gtrid in gtrids):
+                raise Unreachable(DATABASE, "in flight")
+            for gtrid in gtrids:
+                if gtrid not in database.rows:
+                    database.rows[gtrid] = RowDecision.ROLLBACK, ()
+                    database.kept[gtrid] = database.now
+        return self.decided_all(gtrids)
+
+    def decided_all(self, gtrids: Sequence[str]) -> dict[str, RowDecision]:
+        with self._asked() as database:
+            return {gtrid: database.rows[gtrid][0] for gtrid in gtrids if gtrid in database.rows}
 
     def rows(self, age_s: float, limit: int) -> list[Row]:
         with self._asked() as database:
@@ -258,7 +268,7 @@ class _Asking:
                 raise PrepareFailed(Xid(1, b"", b""), "a broker", str(error)) from error
         return tuple(mine)
 
-    def rollback_all(self) -> None:
+    def roll_back_everywhere(self) -> None:
         for broker in self._brokers.values():
             try:
                 self.roll_back(self._gtrid, broker.id)
@@ -295,13 +305,27 @@ class _Asking:
         with self._asked(broker_id) as broker:
             return broker.ended.get(gtrid, BranchEnd.UNKNOWN)
 
-    rollback = roll_back
+    def commit_all(self, places: Collection[BranchPlace]) -> dict[BranchPlace, Any]:
+        return {place: self._end_of(self.commit, place) for place in places}
+
+    def rollback_all(self, places: Collection[BranchPlace]) -> dict[BranchPlace, Any]:
+        return {place: self._end_of(self.roll_back, place) for place in places}
+
+    @staticmethod
+    def _end_of(end: Callable[[str, int], Any], place: BranchPlace) -> Any:
+        try:
+            return end(*place)
+        except (Unreachable, HeuristicOutcome) as error:
+            return error
 
     def record_finding(self, gtrid: str, broker_id: int, error: HeuristicOutcome, who: str) -> None:
         with self._asked(broker_id) as broker:
             broker.findings.add(gtrid)
 
-    def is_restored(self, gtrid: str, broker_id: int) -> bool:
+    def restored(self, places: Collection[BranchPlace]) -> dict[BranchPlace, Any]:
+        return {place: self._end_of(self._is_restored, place) for place in places}
+
+    def _is_restored(self, gtrid: str, broker_id: int) -> bool:
         with self._asked(broker_id):
             return False
 
@@ -327,7 +351,7 @@ class _Branches:
         return self._asking.prepare()
 
     def rollback(self) -> None:
-        self._asking.rollback_all()
+        self._asking.roll_back_everywhere()
 
 
 class DecisionRowMachine(Counted):
