@@ -33,7 +33,6 @@ ONE_MEANING: Final = {
         {
             "journal/state/transaction_store.py",
             "meta_client/aio/coordinator.py",
-            "meta_client/cli/transactions.py",
             "meta_client/coordinator/coordinator.py",
             "meta_client/coordinator/decision_log.py",
             "meta_client/operations/branches.py",

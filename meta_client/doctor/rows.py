@@ -8,13 +8,13 @@ from meta_client.doctor.advice import Advice
 from meta_client.doctor.applier import Applied
 from meta_client.doctor.cases import Case, Side
 from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
-from meta_client.operations.branch_text import age_s, since_ms
+from meta_client.operations.branch_text import age_s, since_ms, verbs_in
 from meta_client.operations.text import age_text, printable, time_text
 
 IN_TABLE: Final = ("transaction", "place", "state", "age_s", "messages", "verdict")
 _BRANCH: Final = ("since", "decided_by", "owner", "xid", "key", "broker", "database", "origin", "bytes", "topics")
 _SAYS: Final = ("decision", "by", "others", "role", "locks", "waiting", "vacuum_age", "purge")
-_TO_DO: Final = ("certain", "needs_person", "reason", "commands", "risk", "done")
+_TO_DO: Final = ("certain", "needs_person", "reason", "commands", "verbs", "risk", "done")
 COLUMNS: Final = (*IN_TABLE, *_BRANCH, *_SAYS, *_TO_DO)
 JsonRow = dict[str, Any]
 
@@ -47,6 +47,7 @@ def row_of(case: Case, side: Side, advice: Advice, now_ms: int) -> JsonRow:
         "needs_person": side.verdict in FOR_A_PERSON,
         "reason": advice.reason,
         "commands": list(advice.commands),
+        "verbs": list(verbs_in(advice.commands)),
         "risk": advice.risk or None,
     }
     if xact is not None:
@@ -68,13 +69,13 @@ def tell(row: JsonRow, one: Applied) -> None:
     else:
         row |= {"done": one.what, "needs_person": not one.is_over}
     if one.is_over or one.is_at_work:
-        row["commands"] = []
+        row |= {"commands": [], "verbs": []}
 
 
 def problem_row(place: str, reason: str) -> JsonRow:
     """Return the row of a side that could not be asked."""
     known = {"place": place, "state": "unknown", "verdict": Verdict.UNKNOWN.value, "reason": reason}
-    return dict.fromkeys(COLUMNS) | known | {"certain": False, "needs_person": True, "commands": []}
+    return dict.fromkeys(COLUMNS) | known | {"certain": False, "needs_person": True, "commands": [], "verbs": []}
 
 
 def block(row: JsonRow) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Output of `metaq txn list`, `ledger` and `show` for a branch. Pure."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from journal.records.xid import XaKey, Xid
@@ -84,6 +84,12 @@ def show_lines(report: Report, key: XaKey, now_ms: int, where: str, decided: boo
     for number, (time_ms, what) in enumerate(history(report)):
         yield printable(f"{'' if number else 'history':<10} {time_text(time_ms)} {what}")
     yield from remedy(report, key, where, decided)
+
+
+def verbs_in(commands: Iterable[str]) -> tuple[str, ...]:
+    """Return the verbs by which *commands* end a branch by hand."""
+    wanted = [command.removeprefix("metaq txn ").partition(" ")[0] for command in commands]
+    return tuple(verb for verb in ("commit", "rollback", "complete", "forget") if verb in wanted)
 
 
 def key_word(key: XaKey) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
+from meta_client.operations.branch_text import verbs_in
 from meta_client.transactions.names import TableName
 from spark_jobs.certificate.join import JoinedSides, JoinRequest, OnStep, joined_sides, name_of
 from spark_jobs.certificate.statement import sentence
@@ -119,7 +120,7 @@ class _Reconciliation:
         found = []
         for one in self._apart():
             remedy = remedy_for(one, self._table, has_markers=has_markers, is_newest=self._is_restored is False)
-            found.append({**asdict(one), **asdict(remedy)})
+            found.append({**asdict(one), **asdict(remedy), "verbs": verbs_in(remedy.commands)})
         return found
 
     def _apart(self) -> list[Apart]:

@@ -1,6 +1,7 @@
 """Text of a reconciliation, for people: what came apart, transaction by transaction, and the commands. Pure."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from meta_client.operations.text import printable, time_text
@@ -16,9 +17,11 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 
 def _all(found: dict[str, Any]) -> Iterator[str]:
     yield from _sides(found)
+    by_hand = Counter(verb for one in found["transactions"] for verb in one["verbs"])
+    is_many = by_hand["commit"] + by_hand["rollback"] > 1
     for one in found["transactions"]:
         yield ""
-        yield from _transaction(one)
+        yield from _transaction(one, () if is_many and one["verbs"] else one["commands"])
     for name, count in found["not_listed"].items():
         yield ""
         yield f"{count:,} more {name}: --limit N lists them"
@@ -26,6 +29,9 @@ def _all(found: dict[str, Any]) -> Iterator[str]:
         if one["state"] != "within":
             place = f"group {one['group']}, {one['topic']} {one['partition']}: offset {one['offset']}"
             yield f"{place} is {one['state']}, which is {one['end']}: metaq groups reset --help"
+    if is_many:
+        yield ""
+        yield from _at_once(by_hand)
     yield ""
     for account in found["accounts"]:
         mark = "=" if account["counted"] == account["expected"] else "DIFFERS FROM"
@@ -68,7 +74,16 @@ def _restored(database: dict[str, Any]) -> str:
     return f"not restored, as far as resolvers have noted (generation {database['generation']})"
 
 
-def _transaction(one: dict[str, Any]) -> Iterator[str]:
+def _at_once(by_hand: Counter[str]) -> Iterator[str]:
+    """Yield the commands that end by hand all that is in doubt."""
+    yield "To end what is in doubt as it says above, with this command's output of --json in FILE:"
+    for verb, said in (("commit", "committed"), ("rollback", "rolled back")):
+        if by_hand[verb]:
+            yield f"  $ metaq txn {verb} --from FILE --why 'metaq reconcile: {said}'  # {by_hand[verb]:,} transactions"
+    yield "  $ metaq txn forget --from FILE"
+
+
+def _transaction(one: dict[str, Any], commands: Iterable[str]) -> Iterator[str]:
     when = "at an unknown time" if one["time_ms"] is None else time_text(one["time_ms"])
     yield f"{one['kind']}  {one['name']}  {when}"
     rows = ", ".join(f"{row['rows']} in {row['column']}" for row in one["rows"]) or "none that is marked"
@@ -83,7 +98,7 @@ def _transaction(one: dict[str, Any]) -> Iterator[str]:
         name = "a broker whose name can't be read" if number == UNREADABLE_BROKER else f"broker {number}"
         yield f"  {name}: named by the decision, and no branch"
     yield f"  {one['reason']}"
-    for command in one["commands"]:
+    for command in commands:
         yield f"  $ {command}"
     if one["dead_end"]:
         yield f"  beyond any command: {one['dead_end']}"

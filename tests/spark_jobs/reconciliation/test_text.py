@@ -23,6 +23,7 @@ FOUND: dict[str, Any] = {
             "absent": [UNREADABLE_BROKER, 1],
             "reason": "gone",
             "commands": [],
+            "verbs": [],
             "dead_end": "nothing brings it back",
         }
     ],
@@ -56,6 +57,23 @@ def test_every_kind_of_line() -> None:
     ):
         assert any(part in line for line in told), part
     assert not any("0-1" in line for line in told), "that one is where it should be"
+
+
+def test_many_in_doubt_are_ended_by_one_command_a_verb() -> None:
+    def told(*verbs: str) -> list[str]:
+        doubts = [
+            FOUND["transactions"][0] | {"commands": [f"metaq txn {verb} KEY"], "verbs": [verb, "forget"]}
+            for verb in verbs
+        ]
+        return [line for line in lines(FOUND | {"transactions": doubts}) if line.startswith("  $ ")]
+
+    assert told("commit") == ["  $ metaq txn commit KEY"]
+    assert told("commit", "commit", "rollback") == [
+        "  $ metaq txn commit --from FILE --why 'metaq reconcile: committed'  # 2 transactions",
+        "  $ metaq txn rollback --from FILE --why 'metaq reconcile: rolled back'  # 1 transactions",
+        "  $ metaq txn forget --from FILE",
+    ]
+    assert told("commit", "commit")[0].endswith("# 2 transactions")
 
 
 def test_what_zookeeper_would_have_told() -> None:
