@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,17 +24,19 @@ from meta_client.cli.output import (
     zk_option,
 )
 from meta_client.doctor.advice import advice_on
-from meta_client.doctor.applier import Applied, apply, record_finding, verbs_of
+from meta_client.doctor.applier import Applied, apply_all, record_finding, verbs_of
 from meta_client.doctor.cases import Case, cases_of
 from meta_client.doctor.evidence import problems
 from meta_client.doctor.rows import IN_TABLE, JsonRow, block, problem_row, row_of, tell
 from meta_client.doctor.sources import AGE_S, command_line, gather
 from meta_client.doctor.verdicts import CERTAIN, Verdict
+from meta_client.operations.progress import Progress
 from meta_client.producer.xa_verbs import XaVerbs
 
 NEEDS_A_PERSON: Final = 1  # exit status
 DATABASE_URL: Final = "DATABASE_URL"
 TELL_AFTER_S: Final = 1.0
+ALIKE_MAX: Final = 10  # branches with one verdict and reason that are told of one by one
 
 
 @click.command()
@@ -99,7 +102,7 @@ def doctor(
             if (one := done.get(id(side))) is not None:
                 tell(row, one)
             rows.append(row)
-    _show(rows, as_json=as_json)
+    _show(rows, again, as_json=as_json)
     if any(row["needs_person"] for row in rows):
         sys.exit(NEEDS_A_PERSON)
 
@@ -107,10 +110,13 @@ def doctor(
 def _apply(cases: list[Case], verbs: XaVerbs) -> dict[int, Applied]:
     """Apply certain cases; return the action by each side's identity."""
     certain = [case for case in cases if any(side.verdict in CERTAIN for side in case.sides)]
-    done: dict[int, Applied] = {}
-    for number, case in enumerate(certain):
-        with _step(f"ending {case.name}, {number + 1} of {len(certain)}"):
-            done |= {id(one.side): one for one in apply(case, verbs)}
+    with Progress(
+        "ended", "branches", sum(side.verdict in CERTAIN for case in certain for side in case.sides)
+    ) as progress:
+        done: dict[int, Applied] = {}
+        for one in apply_all(certain, verbs):
+            done[id(one.side)] = one
+            progress.at(len(done))
     return done
 
 
@@ -125,16 +131,21 @@ def _record_findings(cases: list[Case], verbs: XaVerbs, again: str) -> dict[int,
     return done
 
 
-def _show(rows: list[JsonRow], *, as_json: bool) -> None:
+def _show(rows: list[JsonRow], again: str, *, as_json: bool) -> None:
     if as_json:
         print_rows(rows, as_json=True)
         return
     print_rows(rows, IN_TABLE, as_json=False, empty="nothing is in doubt")
+    alike: Counter[tuple[str, str]] = Counter()
     for row in rows:
         if row["verdict"] not in (Verdict.DONE.value, Verdict.WAIT.value):
-            click.echo()
-            for line in block(row):
-                click.echo(line)
+            alike[kind := (row["verdict"], row["reason"])] += 1
+            if alike[kind] <= ALIKE_MAX:
+                click.echo()
+                for line in block(row):
+                    click.echo(line)
+    if hidden := sum(max(0, count - ALIKE_MAX) for count in alike.values()):
+        click.echo(f"\n{hidden:,} more are like those above: --json shows them")
     for what, count in (
         ("certain: --apply does it", sum(bool(row["certain"]) and not row["done"] for row in rows)),
         ("done", sum(row["done"] is not None and not row["needs_person"] for row in rows)),
@@ -142,6 +153,11 @@ def _show(rows: list[JsonRow], *, as_json: bool) -> None:
     ):
         if count:
             click.echo(f"\n{count} {what}")
+    if sum("commit" in row["verbs"] or "rollback" in row["verbs"] for row in rows) > 1:
+        click.echo(f"many at once: {again} --json > FILE, leave in FILE what is to end alike, and")
+        click.echo(
+            "              metaq txn commit --from FILE --why '...'  or  metaq txn rollback --from FILE --why '...'"
+        )
 
 
 @contextmanager

@@ -5,7 +5,9 @@ Each step asks its side again, so changes since the diagnosis are respected: all
 recovery, and may be repeated.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,13 +23,15 @@ from meta_client.doctor.verdicts import CERTAIN, Age, Owner, OwnerAnswer, Verdic
 from meta_client.producer.xa_verbs import RemoteBranch, XaVerbs
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.requests import BranchVerb
-from meta_client.transactions.brokers import BrokerBranch, Brokers
+from meta_client.transactions.brokers import BranchPlace, BrokerBranch, Brokers
 from meta_client.transactions.databases import table_at
 from meta_client.transactions.errors import RowGone, RowLocked
 from meta_client.transactions.names import TableName
-from meta_client.transactions.table import DATABASE, DecisionTable
+from meta_client.transactions.table import DATABASE, DecisionTable, RowDecision
 
 NAME: Final = "metaq-doctor"
+AT_ONCE: Final = 500  # transactions that are ended together
+BEFORE: Final = "it had been committed meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,67 @@ class Applied:
     what: str
     is_over: bool
     is_at_work: bool = False
+
+
+def apply_all(cases: Sequence[Case], verbs: XaVerbs) -> Iterator[Applied]:
+    """Do as `apply` for many cases: those of a decision table, which alone it can be, are ended together."""
+    one_by_one: list[Case] = []
+    together: dict[tuple[str, TableName], list[Case]] = defaultdict(list)
+    for case in cases:
+        if (place := _place_together(case)) is None:
+            one_by_one.append(case)
+        else:
+            together[place].append(case)
+    for (url, name), some in together.items():
+        for first in range(0, len(some), AT_ONCE):
+            left = yield from _end_together(url, name, some[first : first + AT_ONCE], verbs)
+            one_by_one += left
+    for case in one_by_one:
+        yield from apply(case, verbs)
+
+
+def _place_together(case: Case) -> tuple[str, TableName] | None:
+    """Return the decision table of a case of which every certain branch has a name and a verdict of resolvers."""
+    database = case.decision.table
+    if case.owner is not Owner.TABLE or database is None or (name := database.table) is None:
+        return None
+    for side in case.sides:
+        if side.verdict in CERTAIN and (
+            side.verdict is Verdict.AGREED or side.at is None or side.at[1] != name.key(case.name, side.at[0])
+        ):
+            return None
+    return database.url, name
+
+
+def _end_together(
+    url: str, name: TableName, cases: Sequence[Case], verbs: XaVerbs
+) -> Generator[Applied, None, Sequence[Case]]:
+    """End the branches of *cases*; return the cases that need more than a row that is there, or can be written."""
+    undecided = [case.name for case in cases if case.decision.said is OwnerAnswer.NONE]
+    try:
+        with closing(_open_at(url, name)) as table:
+            found = table.decided_all([case.name for case in cases if case.decision.said is not OwnerAnswer.NONE])
+            found |= table.resolve_all(undecided) if undecided else {}
+    except (Unreachable, CannotEnlist):
+        return cases
+    places: dict[RowDecision, dict[BranchPlace, Side]] = {outcome: {} for outcome in RowDecision}
+    for case in cases:
+        for side in case.sides:
+            if case.name in found and side.verdict in CERTAIN and side.at is not None:
+                places[found[case.name]][case.name, side.at[0]] = side
+    brokers = Brokers(verbs, name)
+    committed, rolled_back = places[RowDecision.COMMIT], places[RowDecision.ROLLBACK]
+    for place, news in brokers.commit_all(committed).items():
+        if isinstance(news, CoordinatorError):
+            yield Applied(committed[place], f"not ended: {news}", is_over=False)
+        else:
+            yield Applied(committed[place], "committed" if news else BEFORE, is_over=True)
+    for place, ended in brokers.rollback_all(rolled_back).items():
+        if isinstance(ended, CoordinatorError):
+            yield Applied(rolled_back[place], f"not ended: {ended}", is_over=False)
+        else:
+            yield Applied(rolled_back[place], BEFORE if ended is BranchEnd.COMMITTED else "rolled back", is_over=True)
+    return [case for case in cases if case.name not in found]
 
 
 def apply(case: Case, verbs: XaVerbs) -> Iterator[Applied]:
@@ -100,8 +165,12 @@ def _resolve(case: Case) -> OwnerAnswer:
 
 def _open(case: Case) -> DecisionTable:
     assert case.decision.table is not None, "a table decides"
-    table = table_at(case.decision.table.url)
-    if table.identity.name != case.decision.table.table:
+    return _open_at(case.decision.table.url, case.decision.table.table)
+
+
+def _open_at(url: str, name: TableName | None) -> DecisionTable:
+    table = table_at(url)
+    if table.identity.name != name:
         table.close()
         raise Unreachable(DATABASE, f"it has another decision table now: {table.identity.name.table_id}")
     return table
@@ -130,13 +199,13 @@ def _end_at_broker(case: Case, side: Side, outcome: OwnerAnswer, one: BrokerBran
         raise Unreachable(DATABASE, "its row has been deleted since: look again")
     if case.owner is Owner.TABLE and outcome is OwnerAnswer.ROLLBACK:
         ended = Brokers(verbs, TableName(case.owner_name)).rollback(case.name, broker_id)
-        return "it had been committed meanwhile" if ended is BranchEnd.COMMITTED else "rolled back"
+        return BEFORE if ended is BranchEnd.COMMITTED else "rolled back"
     if case.owner is Owner.BATCH and outcome is OwnerAnswer.ROLLBACK:
         one.rollback()
         return "rolled back"
     # Without STATUS, a row's branch that was prepared and is gone counts as committed, as the row says.
     is_news = commit_once(one, branch(key.xid, b""), "", is_repeated=case.owner is not Owner.LOG)
-    return "committed" if is_news else "it had been committed meanwhile"
+    return "committed" if is_news else BEFORE
 
 
 def _commit_prepared(case: Case, side: Side) -> str:

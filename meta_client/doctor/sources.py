@@ -22,7 +22,6 @@ from meta_client.client import Client
 from meta_client.coordinator.decision_log import read_decisions
 from meta_client.coordinator.errors import CannotEnlist, ForeignLog, Unreachable
 from meta_client.coordinator.receipts import Receipts
-from meta_client.doctor.applier import verbs_of
 from meta_client.doctor.cases import to_ask
 from meta_client.doctor.decisions import owner_of
 from meta_client.doctor.evidence import (
@@ -35,12 +34,11 @@ from meta_client.doctor.evidence import (
     LogEvidence,
 )
 from meta_client.doctor.verdicts import BranchAnswer, Owner
-from meta_client.errors import ClientXaError
-from meta_client.operations.branches import OnlineBranches
-from meta_client.producer.xa_verbs import RemoteBranch
+from meta_client.errors import NotSupported
+from meta_client.operations.branches import AT_ONCE, OnlineBranches
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
-from meta_client.protocol.errors import MetaError, XaError
+from meta_client.protocol.errors import MetaError, RemoteError
 from meta_client.transactions.databases import place_of_url, table_at
 from meta_client.transactions.errors import NoDecisionTable, RestoredTable
 from meta_client.transactions.generation import check_newest
@@ -267,23 +265,22 @@ def command_line(zookeeper: str, databases: Iterable[str], logs: Iterable[Path])
     return shlex.join(["metaq", "txn", "doctor", *words])
 
 
-def _ask_again(client: Client, brokers: BrokerEvidence, branches: Iterable[BranchAt]) -> BrokerEvidence:
+def _ask_again(client: Client, brokers: BrokerEvidence, branches: Sequence[BranchAt]) -> BrokerEvidence:
     asked: dict[BranchAt, Answer] = {}
-    failures = dict(brokers.failures)
-    for at in branches:
-        broker_id, key = at
-        if (why := failures.get(broker_id)) is not None:
-            asked[at] = Answer(BranchAnswer.SILENT, why)
-            continue
-        try:
-            status = RemoteBranch(verbs_of(client), key, broker_id).status()
-        except XaError as error:
-            if isinstance(error, ClientXaError):  # not the broker's answer: do not wait for it again
-                failures[broker_id] = str(error)
-            asked[at] = Answer(BranchAnswer.SILENT, str(error))
-        else:
-            no_status = Answer(BranchAnswer.SILENT, "it has no STATUS: no metaq broker, or an old one")
-            asked[at] = no_status if status is None else Answer(AT_BROKER[status])
+    failures, lists = dict(brokers.failures), OnlineBranches(client)
+    for start in range(0, len(branches), AT_ONCE):
+        some = branches[start : start + AT_ONCE]
+        asked |= {at: Answer(BranchAnswer.SILENT, failures[at[0]]) for at in some if at[0] in failures}
+        for (key, broker_id), status in lists.statuses([(key, at) for at, key in some if at not in failures]):
+            if isinstance(status, BranchStatus):
+                asked[broker_id, key] = Answer(AT_BROKER[status])
+                continue
+            why = str(status)
+            if isinstance(status, NotSupported):
+                why = "it has no STATUS: no metaq broker, or an old one"
+            elif not isinstance(status, RemoteError):  # not the broker's answer: do not wait for it again
+                failures[broker_id] = why
+            asked[broker_id, key] = Answer(BranchAnswer.SILENT, why)
     return replace(brokers, asked=asked, failures=failures)
 
 

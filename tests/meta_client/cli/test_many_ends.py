@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,30 @@ def test_sources_that_offer_another_verb(world: World) -> None:
     assert metaq(world, "forget", "--from", "-", "--yes", "--json", said=json.dumps(apart), status=1).returncode == 1
     metaq(world, "rollback", names[1], names[3], names[4], *WHY, "--yes")
     metaq(world, "forget", *(name for name in names if name != names[2]), "--yes")
+
+
+def test_what_the_doctor_tells_is_ended(world: World) -> None:
+    """Of branches whose table nobody has given; those that --apply ends are left to it."""
+    keys = prepare(world, 25)
+    told = metaq(world, "doctor", "--age", "0.1", "--json", status=1).stdout
+    shown = metaq(world, "doctor", "--age", "0.1", status=1).stdout
+    assert (shown.count("  verdict "), "15 more are like those above: --json shows them" in shown) == (10, True), shown
+    assert "metaq txn rollback --from FILE --why '...'" in shown
+    certain = metaq(world, "doctor", "--age", "0.1", "--json", "--database", world.deciding.url).stdout
+    assert metaq(world, "rollback", "--from", "-", *WHY, "--yes", said=certain).stdout == "left_alone=25\n"
+    assert metaq(world, "rollback", "--from", "-", *WHY, "--yes", said=told).stdout == "done=25\n"
+    metaq(world, "forget", *map(str, keys), "--yes")
+
+
+def test_the_doctor_ends_what_is_certain_together(world: World) -> None:
+    keys = prepare(world, 30)
+    rows = ", ".join(f"('{key.xid.gtrid.decode()}', 'commit', '{number % 2}')" for number, key in enumerate(keys[:10]))
+    world.deciding.execute(f"INSERT INTO metaq_decision (gtrid, outcome, brokers) VALUES {rows}")
+    where = ("--age", "0.1", "--database", world.deciding.url, "--json")
+    done = [json.loads(line) for line in metaq(world, "doctor", *where, "--apply").stdout.splitlines()]
+    assert Counter(row["done"] for row in done) == {"committed": 10, "rolled back": 20}
+    assert prepared(world) == set()
+    assert sorted(world.messages("orders") + world.messages("bills")) == list(range(10))
 
 
 def _apart(name: str, kind: str, verbs: list[str], *branches: tuple[int, str]) -> dict[str, Any]:
