@@ -18,7 +18,7 @@ from meta_client.operations.branch_input import WantedBranch
 from meta_client.operations.branches import BranchError, Branches, NoBranch, PlacedKey
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import DECIDED, Report
-from meta_client.protocol.errors import RemoteError, XaError, one_line
+from meta_client.protocol.errors import RemoteError, XaError, printable_line
 from meta_client.protocol.xa import XaCode
 from meta_client.transactions.names import TableName, table_of
 from meta_client.transactions.table import DecisionTable, RowDecision
@@ -118,9 +118,9 @@ class ManyEnds:
                 if error is None:
                     yield replace(some[place], state=EndState.DONE)
                 elif isinstance(error, RemoteError | NoBranch | NotSupported):
-                    failed.append(replace(some[place], reason=one_line(str(error))))
+                    failed.append(replace(some[place], reason=printable_line(str(error))))
                 else:
-                    yield replace(some[place], state=EndState.UNKNOWN, reason=one_line(str(error)))
+                    yield replace(some[place], state=EndState.UNKNOWN, reason=printable_line(str(error)))
             yield from self._changed(failed)
             on_done(count)
 
@@ -172,7 +172,7 @@ class ManyEnds:
             elif _is_gone(report):
                 gone.append(place)
             else:
-                found[place] = replace(one, state=EndState.UNKNOWN, reason=one_line(str(report)))
+                found[place] = replace(one, state=EndState.UNKNOWN, reason=printable_line(str(report)))
         for place, status in self._branches.statuses(gone):
             found[place] = self._judged_ended(by_place[place], status)
         return [found[place] for place in by_place]
@@ -195,7 +195,7 @@ class ManyEnds:
         if self._verb is ManyVerb.FORGET:
             return replace(one, state=EndState.BEFORE, reason="nothing is on record of it")
         if isinstance(status, Exception):
-            return replace(one, state=EndState.UNKNOWN, reason=one_line(str(status)))
+            return replace(one, state=EndState.UNKNOWN, reason=printable_line(str(status)))
         if status is _ENDED_SO.get(self._verb):
             return replace(one, state=EndState.BEFORE, reason=f"it is {status.value.replace('_', ' ')}, not by hand")
         said = "not known to its broker" if status is BranchStatus.UNKNOWN else status.value.replace("_", " ")
