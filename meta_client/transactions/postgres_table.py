@@ -60,7 +60,8 @@ MARKED: Final = f"CASE current_setting('metaq.block', true) WHEN 'open' THEN {_R
 READ_MARK: Final = "SELECT current_setting('metaq.block', true)"
 RECORDED: Final = "recorded"
 # One request: COMMIT is not executed once the division has failed. Reads no table: at SERIALIZABLE that might fail.
-GUARDED_COMMIT: Final = "SELECT 1 / (current_setting('metaq.block', true) = 'recorded')::int; COMMIT"
+_IS_RECORDED: Final = "current_setting('metaq.block', true) IS NOT DISTINCT FROM 'recorded'"  # NULL: never set here
+GUARDED_COMMIT: Final = f"SELECT 1 / ({_IS_RECORDED})::int; COMMIT"
 LOST: Final = "the connection is lost"
 INSIDE_ITS_OWN: Final = (
     "the connection is inside a block of its own transaction(), which commits after this one: put "

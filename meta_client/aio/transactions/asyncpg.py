@@ -96,7 +96,7 @@ class AsyncpgSession(DecidingSession):
         try:
             return None if self._rows(READ_MARK)[0][0] == RECORDED else UNDONE
         except self.failures as error:
-            return None if self.problem() == LOST else one_line(error)  # then COMMIT fails
+            return one_line(error)  # SQLAlchemy's COMMIT would now send nothing, and succeed
 
     def commit(self) -> None:
         if (problem := self.problem()) is not None:
