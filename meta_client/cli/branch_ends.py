@@ -27,7 +27,7 @@ from meta_client.operations.branch_text import key_word
 from meta_client.operations.branches import Branches, NoBranch
 from meta_client.operations.many_ends import FAILED, BranchOutcome, EndState, ManyEnds, ManyVerb, counts
 from meta_client.operations.progress import Progress
-from meta_client.operations.text import printable
+from meta_client.operations.text import printable, tell
 from meta_client.transactions.databases import table_at
 from meta_client.transactions.names import TableName, table_of
 from meta_client.transactions.table import DecisionTable
@@ -154,11 +154,12 @@ def _end_one(
             _forget_one(branches, branch, broker_id, yes=yes, as_json=as_json)
             return
         key, broker = find_branch(branches, branch, broker_id)
-        if not yes:
-            messages = branches.show(key, broker)["messages"]
-            confirm(f"{verb.value} {key.xid} on broker {broker}, {messages} messages: nothing undoes it. Go on?")
         with _tables([key], () if despite_row else databases) as tables:
             ends = ManyEnds(branches, verb, tables, despite_rows=despite_row)
+            _warn_of_rows(ends, [BranchOutcome(key, broker, EndState.TO_DO)])
+            if not yes:
+                messages = branches.show(key, broker)["messages"]
+                confirm(f"{verb.value} {key.xid} on broker {broker}, {messages} messages: nothing undoes it. Go on?")
             (checked,) = ends.beside_rows([BranchOutcome(key, broker, EndState.TO_DO)])
         if checked.state is EndState.REFUSED:
             raise NoBranch(f"{branch} is left as it is: {checked.reason}; --despite-row ends it all the same")
@@ -210,6 +211,7 @@ def _end_many(
         ends = ManyEnds(branches, verb, tables, despite_rows=despite_row)
         plan = ends.plan(wanted)
         _summarize(verb, plan)
+        _warn_of_rows(ends, plan)
         if is_dry:
             _show(plan, as_json=as_json)
             is_partial = any(one.state in FAILED - {EndState.TO_DO} for one in plan)
@@ -235,6 +237,12 @@ def _summarize(verb: ManyVerb, plan: Sequence[BranchOutcome]) -> None:
         f"{verb.value}: {len(to_do):,} branches, {messages:,} messages of {size:,} bytes, on brokers: {brokers}{others}"
     )
     click.echo(text, err=True)
+
+
+def _warn_of_rows(ends: ManyEnds, plan: Sequence[BranchOutcome]) -> None:
+    """Say on stderr how many branches may be decided by a row that was not looked at."""
+    if count := ends.without_row(plan):
+        tell(f"warning: {count:,} branches have decision tables that were not looked at: give --database URL")
 
 
 def _show(outcomes: Sequence[BranchOutcome], *, as_json: bool) -> None:

@@ -216,6 +216,14 @@ class ManyEnds:
             rows |= {gtrid: decision.value for gtrid, decision in table.decided_all(sorted(gtrids)).items()}
         return [self._beside(one, rows.get(one.key.xid.gtrid.decode(errors="replace"), one.decision)) for one in some]
 
+    def without_row(self, some: Iterable[BranchOutcome]) -> int:
+        """Return how many of the branches to be ended name a decision table that nobody asked."""
+        if self._despite_rows or self._verb is ManyVerb.FORGET:
+            return 0
+        asked = {None, *(name.table_id for name in self._tables)}
+        of_rows = (one for one in some if one.state is EndState.TO_DO and one.decision is None)
+        return sum(table_of(one.key.xid) not in asked for one in of_rows)
+
     def _beside(self, one: BranchOutcome, decision: str | None) -> BranchOutcome:
         agrees = _AGREES.get(self._verb)
         if (

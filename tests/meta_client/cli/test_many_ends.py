@@ -72,6 +72,9 @@ def test_a_listing_is_ended_and_a_repeat_does_nothing(world: World, tmp_path: Pa
     dry = metaq(world, "commit", "--from", str(file), *WHY, "--dry-run")
     assert (dry.stdout, prepared(world)) == (f"to_do={len(chosen)}\n", names)
     assert f"commit: {len(chosen)} branches, {len(chosen)} messages of " in dry.stderr
+    assert (
+        f"warning: {len(chosen)} branches have decision tables that were not looked at: give --database" in dry.stderr
+    )
     declined = metaq(world, "commit", "--from", str(file), *WHY, status=1, said="n\n").stderr
     assert f"commit these {len(chosen)} branches: nothing undoes it. Go on?" in declined
     assert prepared(world) == names
@@ -161,6 +164,7 @@ def test_no_row_of_a_decision_table_is_acted_against(world: World) -> None:
         **dict.fromkeys(map(str, none), "done"),
     }
     assert "its row in the decision table says rollback" in ended.stdout
+    assert "not looked at" not in ended.stderr
     one = metaq(world, "commit", str(rollbacks[0]), *WHY, "--yes", *where, status=2).stderr
     assert "its row in the decision table says rollback; --despite-row ends it all the same" in one
     told = json.dumps({"key": str(rollbacks[0]), "broker": 0, "decision": "rollback"})
