@@ -19,13 +19,13 @@ from meta_broker.cluster.cluster_identity import (
     save_cluster_file,
 )
 from meta_broker.errors import ConfigError
-from zk.brokers.cluster_id import name_cluster, new_cluster_id, read_cluster_id
+from zk.brokers.cluster_id import name_cluster, read_cluster_id
 from zk.embedded.chroot import Chroot
 from zk.errors import MalformedNode, RefusedNode
 from zk.session.session import ZooKeeperSession
 
 NODE = "/meta/metaq/cluster"
-OWN, OTHER = new_cluster_id(), new_cluster_id()
+OWN, OTHER = "5d51f00d-17a0-4352-a61e-3e2e7ea62aad", "b4b9e099-762e-4107-9639-9d2536847cf7"
 
 
 @pytest.fixture
