@@ -59,9 +59,9 @@ RECORDING: Final = _RECORD  # %s, and marks the transaction, until that or the s
 MARKED: Final = f"CASE current_setting('metaq.block', true) WHEN 'open' THEN {_RECORD} END"  # NULL without the mark
 READ_MARK: Final = "SELECT current_setting('metaq.block', true)"
 RECORDED: Final = "recorded"
-# One request: COMMIT is not executed once the division has failed. Reads no table: at SERIALIZABLE that might fail.
-_IS_RECORDED: Final = "current_setting('metaq.block', true) IS NOT DISTINCT FROM 'recorded'"  # NULL: never set here
-GUARDED_COMMIT: Final = f"SELECT 1 / ({_IS_RECORDED})::int; COMMIT"
+# One request: COMMIT is not executed once the division has failed. A session that never had the mark, as a pooler may
+# lend, has NULL. Reads no table: at SERIALIZABLE that might fail.
+GUARDED_COMMIT: Final = "SELECT 1 / (coalesce(current_setting('metaq.block', true), '') = 'recorded')::int; COMMIT"
 LOST: Final = "the connection is lost"
 INSIDE_ITS_OWN: Final = (
     "the connection is inside a block of its own transaction(), which commits after this one: put "

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from meta_client.transactions.postgres_block import TaskBlock, ThreadBlock
+from meta_client.transactions.postgres_table import GUARDED_COMMIT, MARK
 from tests.fixtures.loops import in_loop
 from tests.fixtures.postgres import Database
 
@@ -33,3 +34,19 @@ async def test_of_a_task(database: Database, level: psycopg.IsolationLevel | Non
             assert block.is_marked
             asked = await connection.execute(ASK)
             assert await asked.fetchone() == ("open", "serializable" if level else "read committed")
+
+
+@pytest.mark.parametrize("was_marked", [True, False])
+def test_commit_is_refused_without_a_row_also_in_a_session_that_never_had_the_mark(
+    database: Database, was_marked: bool
+) -> None:
+    """A pooler in transaction mode may lend another session, once a transaction was ended and another one begun."""
+    with closing(psycopg.connect(database.dsn)) as connection:
+        connection.execute("CREATE TABLE numbers (n int)")
+        if was_marked:
+            connection.execute(MARK)
+        connection.commit()
+        connection.execute("INSERT INTO numbers VALUES (1)")
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            connection.execute(GUARDED_COMMIT)
+    assert database.value("SELECT count(*) FROM numbers") == 0
