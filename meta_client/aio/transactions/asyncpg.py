@@ -109,16 +109,19 @@ class AsyncpgSession(DecidingSession):
         try:
             wait(self._given.execute(GUARDED_COMMIT))
         except asyncpg.DivisionByZeroError as error:
-            if not self._driver.is_in_transaction():  # COMMIT's own
+            if self._is_over():  # COMMIT's own
                 raise
             raise RowLost(UNDONE) from error
         finally:
-            if not self._driver.is_in_transaction():
+            if self._is_over():
                 self._driver._top_xact = None  # as its block's commit() does
 
     def _has_rolled_back(self, error: Exception) -> bool:
-        is_over = not self._is_lost() and not self._driver.is_in_transaction()
-        return is_over and has_rolled_back(getattr(error, "sqlstate", None))
+        return self._is_over() and has_rolled_back(getattr(error, "sqlstate", None))
+
+    def _is_over(self) -> bool:
+        """True if the transaction is known to have ended: a connection that was terminated does not tell."""
+        return not self._is_lost() and not self._driver.is_in_transaction()
 
     def _is_lost(self) -> bool:
         """True if it is closed, or is back in its pool, which has rolled it back."""

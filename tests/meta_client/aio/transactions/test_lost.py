@@ -8,12 +8,20 @@ import pytest
 
 from meta_client.coordinator import DecisionUnknown, PrepareFailed
 from meta_client.transactions import CommitStep, commit_sequence
-from tests.fixtures.loops import in_loop
+from tests.fixtures.loops import in_loop, until
 from tests.meta_client.aio.transactions.test_cancelled import client_of
 from tests.meta_client.aio.transactions.ways import WAYS, opened
 from tests.meta_client.transactions.conftest import World
 from tests.meta_client.transactions.test_crashes import Cut
 
+# A COMMIT that waits for whoever holds the lock.
+HOLD = (
+    "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql\n"
+    "AS 'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END'",
+    "CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON numbers DEFERRABLE INITIALLY DEFERRED\n"
+    "FOR EACH ROW EXECUTE FUNCTION hold()",
+)
+WAITING = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 every_way = pytest.mark.parametrize("way", WAYS)
 
 
@@ -96,3 +104,27 @@ async def test_before_commit(world: World, way: str, at: CommitStep | None) -> N
             await transaction.send("orders", b"2")
         await asyncio.to_thread(world.wait_quiet)
     world.check([2])
+
+
+@pytest.mark.parametrize("way", ["asyncpg", "asyncpg pool"])
+@in_loop
+async def test_terminated_inside_commit_by_another_task(world: World, way: str) -> None:
+    """As asyncpg itself does when it can't cancel a COMMIT that exceeds its command_timeout."""
+    for statement in HOLD:
+        world.deciding.execute(statement)
+    with contextlib.closing(world.deciding.connect()) as holder:
+        holder.execute("SELECT pg_advisory_xact_lock(7)")
+        async with client_of(world) as client, opened(way, world.deciding.url) as one:
+
+            async def work() -> None:
+                async with client.transaction(one.connection) as transaction:
+                    await one.execute("INSERT INTO numbers VALUES (1)")
+                    await transaction.send("orders", b"1")
+
+            task = asyncio.create_task(work())
+            await until(lambda: bool(world.deciding.query(WAITING)))
+            one.connection.terminate()
+            holder.rollback()
+            await task
+        await asyncio.to_thread(world.wait_quiet)
+    world.check([1])
