@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 import asyncpg
+from asyncpg.transaction import TransactionState
 
 from meta_client.aio.bridge.asyncpg_adapter import FAILURES, AsyncpgConnection, numbered
 from meta_client.aio.bridge.bridge import wait
@@ -108,6 +109,8 @@ class AsyncpgSession(DecidingSession):
             return
         try:
             wait(self._given.execute(GUARDED_COMMIT))
+            if block is not None:
+                block._state = TransactionState.COMMITTED  # else the caller's rollback() of it seems to undo it
         except asyncpg.DivisionByZeroError as error:
             if self._is_over():  # COMMIT's own
                 raise

@@ -3,6 +3,7 @@
 
 import asyncio
 
+import asyncpg
 import pytest
 
 from meta_client.aio import Client
@@ -61,3 +62,19 @@ async def test_a_stream_that_was_left(world: World) -> None:
         await rows.aclose()
         await asyncio.to_thread(world.wait_quiet)
     world.check([])
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@in_loop
+async def test_the_callers_transaction_object_of_asyncpg_knows_that_it_is_committed(world: World, end: str) -> None:
+    """Its rollback() must not seem to undo what is committed, nor end a transaction that was begun since."""
+    async with Client(world.zookeeper) as client, opened("asyncpg", world.deciding.url) as one:
+        own = one.connection.transaction()
+        await own.start()
+        async with client.transaction(one.connection) as transaction:
+            await one.execute("INSERT INTO numbers VALUES (1)")
+            await transaction.send("orders", b"1")
+        with pytest.raises(asyncpg.InterfaceError, match="already committed"):
+            await getattr(own, end)()
+        await asyncio.to_thread(world.wait_quiet)
+    world.check([1])
