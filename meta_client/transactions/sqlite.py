@@ -36,8 +36,9 @@ _SAYS: Final[Mapping[int | None, Says]] = {
     sqlite3.SQLITE_CONSTRAINT_UNIQUE: Says.DUPLICATE,
     sqlite3.SQLITE_CONSTRAINT_NOTNULL: Says.IS_NULL,
 }
-_IS_RECORDED: Final = f"SELECT 1 FROM {TABLE} WHERE gtrid = ?"
-_INSERT_DECISION: Final = SQLITE.insert_decision(TABLE, "?", "?", "?", began="?")
+_MAIN: Final = f"main.{TABLE}"  # not a temporary table of that name, nor one in an attached file
+_IS_RECORDED: Final = f"SELECT 1 FROM {_MAIN} WHERE gtrid = ?"
+_INSERT_DECISION: Final = SQLITE.insert_decision(_MAIN, "?", "?", "?", began="?")
 
 
 class SqliteSession(DecidingSession):
@@ -176,12 +177,12 @@ def _connect(path: str) -> sqlite3.Connection:
 
 def _look_up(connection: sqlite3.Connection) -> TableIdentity:
     path = _file(connection)
-    if not _rows(connection, f"SELECT name FROM pragma_table_info('{IDENTITY}')"):
+    if not _rows(connection, f"SELECT name FROM pragma_table_info('{IDENTITY}', 'main')"):
         raise NoDecisionTable(path)
-    found = _rows(connection, f"SELECT table_id, home, keep_s FROM {IDENTITY}")
+    found = _rows(connection, f"SELECT table_id, home, keep_s FROM main.{IDENTITY}")
     if not found:
         raise NoDecisionTable(path, f"{IDENTITY} is empty")
-    if _rows(connection, f"SELECT name FROM pragma_table_info('{TABLE}') WHERE pk") != [("gtrid",)]:
+    if _rows(connection, f"SELECT name FROM pragma_table_info('{TABLE}', 'main') WHERE pk") != [("gtrid",)]:
         raise NoDecisionTable(path, f"{TABLE} has no primary key, so that both could be decided: drop it")
     ((table_id, home, keep_s),) = found
     if not is_same_origin(home, here := _here(path)):

@@ -4,6 +4,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,7 +17,7 @@ from psycopg.rows import dict_row
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator.errors import DecisionUnknown
 from meta_client.errors import TransactionMisuse
-from meta_client.transactions import commit_sequence
+from meta_client.transactions import CommitStep, NoDecisionTable, commit_sequence
 from meta_client.transactions.databases import init
 from meta_client.transactions.table import ANCHOR, KEEP_S
 from tests.fixtures.broker_pool import BrokerPool
@@ -143,3 +144,33 @@ def test_a_table_in_a_schema_that_only_the_session_s_search_path_has(world: Worl
         assert time.monotonic() < deadline
         time.sleep(0.05)
     world.check([1, 2, 3])
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_temporary_table_of_the_same_name_gets_no_row(lite_world: World, is_inside: bool) -> None:
+    """A resolver would not see it, and roll the messages of a crashed process back."""
+    decided: list[dict[str, str]] = []
+
+    def observe(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.DECIDED:
+            decided.append(lite_world.deciding.rows())
+
+    temporary = "CREATE TEMP TABLE metaq_decision (gtrid text PRIMARY KEY, outcome text, brokers text)"
+    with closing(lite_world.deciding.connect()) as connection, lite_world.open_client(observer=observe) as client:
+        if not is_inside:
+            connection.execute(temporary)
+        with client.transaction(connection) as transaction:
+            if is_inside:
+                connection.execute(temporary)
+            connection.execute("INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+        assert decided == [{transaction.gtrid: "commit"}]
+    lite_world.wait_quiet()
+    lite_world.check([1])
+
+
+def test_a_decision_table_in_an_attached_file_alone(tmp_path: Path, lite_world: World) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
+        connection.execute(f"ATTACH '{tmp_path / 'shop.db'}' AS shop")
+        with pytest.raises(NoDecisionTable), lite_world.client.transaction(connection):
+            pass
