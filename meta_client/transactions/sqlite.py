@@ -213,10 +213,14 @@ def _deletes_from(connection: sqlite3.Connection) -> Path | None:
 
 
 def _rows(connection: sqlite3.Connection, query: str, *values: str) -> list[tuple[Any, ...]]:
-    """Return the rows of *query* as tuples, whatever the connection's row factory."""
-    with closing(connection.cursor()) as cursor:  # an interrupted query would hold its lock while a traceback lasts
-        cursor.row_factory = None
-        return cursor.execute(query, values).fetchall()
+    """Return the rows of *query* as tuples with text, whatever the connection's factories."""
+    factory, connection.text_factory = connection.text_factory, str
+    try:
+        with closing(connection.cursor()) as cursor:  # an interrupted query would hold its lock while a traceback lasts
+            cursor.row_factory = None
+            return cursor.execute(query, values).fetchall()
+    finally:
+        connection.text_factory = factory
 
 
 def _home(path: str) -> str:

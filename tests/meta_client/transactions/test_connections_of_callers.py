@@ -15,7 +15,7 @@ from psycopg import ClientCursor, RawCursor, sql
 from psycopg.rows import dict_row
 
 from meta_broker.testing.postgres import EmbeddedPostgres
-from meta_client.coordinator.errors import DecisionUnknown
+from meta_client.coordinator.errors import CannotEnlist, DecisionUnknown
 from meta_client.errors import TransactionMisuse
 from meta_client.transactions import CommitStep, NoDecisionTable, commit_sequence
 from meta_client.transactions.databases import init
@@ -174,3 +174,16 @@ def test_a_decision_table_in_an_attached_file_alone(tmp_path: Path, lite_world: 
         connection.execute(f"ATTACH '{tmp_path / 'shop.db'}' AS shop")
         with pytest.raises(NoDecisionTable), lite_world.client.transaction(connection):
             pass
+
+
+def test_text_as_bytes(lite_world: World) -> None:
+    """It can't hide where the journal is deleted, nor a journal that is in memory."""
+    with closing(lite_world.deciding.connect()) as connection:
+        connection.text_factory = bytes
+        lite_world.work(1, connection=connection)
+        assert connection.text_factory is bytes
+        connection.execute("PRAGMA journal_mode = MEMORY")
+        with pytest.raises(CannotEnlist, match="journal_mode = memory"):
+            lite_world.work(2, connection=connection)
+    lite_world.wait_quiet()
+    lite_world.check([1])
