@@ -135,7 +135,7 @@ class _Kind:
         return Known(identity, f"{_quoted(database)}.{TABLE}".replace("%", "%%"), database)
 
     def holds(self, ask: Ask, table: str, gtrid: str) -> bool:
-        return bool(ask(f"SELECT count(*) FROM {table} WHERE gtrid = '{gtrid}'")[0][0])
+        return bool(ask(f"SELECT count(*) FROM {table} WHERE gtrid = '{gtrid}' AND outcome = 'commit'")[0][0])
 
     def says(self, code: object) -> Says | None:
         return _SAYS.get(code)

@@ -261,6 +261,28 @@ def stop(world: World, connection: Any, held: str) -> threading.Thread:
     return thread
 
 
+def test_a_row_that_was_undone_and_resolved_meanwhile_is_not_its_own(maria_world: World) -> None:
+    """At READ COMMITTED the transaction sees the resolver's row."""
+
+    def undo(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.RECORDED:
+            do(connection, "ROLLBACK TO SAVEPOINT metaq_block")
+            with closing(maria_world.deciding.table()) as table:
+                assert table.resolve(gtrid) is RowDecision.ROLLBACK
+
+    with closing(maria_world.deciding.connect()) as connection:
+        do(connection, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        with (  # noqa: PT012 - the block is what is tested
+            maria_world.open_client(observer=undo) as client,
+            pytest.raises(PrepareFailed, match="undone before COMMIT"),
+            client.transaction(connection) as transaction,
+        ):
+            do(connection, "INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+    maria_world.wait_quiet()
+    maria_world.check([])
+
+
 def test_a_statement_that_is_stopped_as_the_block_is_entered(maria_world: World) -> None:
     """The connection is fit for it, and may try again."""
     world = maria_world
