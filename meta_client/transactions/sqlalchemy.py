@@ -49,7 +49,7 @@ class SqlAlchemySession:
         self._connect = connect
         self._was_begun = False
         self._transaction: object = None
-        self._root: object = None  # the transaction of the connection
+        self._root: Any = None  # the transaction of the connection
         self._connection: Connection
         self._driver: DecidingSession
         self._opener: Opener
@@ -125,7 +125,7 @@ class SqlAlchemySession:
         return self._driver.classify_commit(cause) if isinstance(cause, Exception) else CommitFailure.FOREIGN
 
     def rollback(self) -> None:
-        if self._is_sent and not self._has_committed():
+        if self._root is not None and not (self._root.is_active or self._has_committed()):
             self._driver.rollback()  # SQLAlchemy considers the transaction ended, and would send nothing
         try:
             self._given.rollback()

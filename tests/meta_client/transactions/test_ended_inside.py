@@ -271,3 +271,29 @@ def test_a_transaction_that_may_not_write(world: World) -> None:
         world.work(2, connection=connection)
     world.wait_quiet()
     world.check([2])
+
+
+@pytest.mark.parametrize("kind", ["postgres", "sqlite", "mariadb"])
+def test_a_listener_that_fails_before_commit_leaves_no_row_to_the_next_transaction(
+    request: pytest.FixtureRequest, broker_pool: BrokerPool, kind: str
+) -> None:
+    """SQLAlchemy takes the transaction for ended then, and sends no ROLLBACK: the connection's next COMMIT would store
+    rows whose messages were rolled back."""
+    with running_world(make(kind, request), broker_pool) as world:
+        engine = engine_of(world.deciding.url)
+        with engine.connect() as connection:
+
+            def fail(it: sqlalchemy.Connection) -> None:
+                raise ZeroDivisionError("zero")
+
+            sqlalchemy.event.listen(connection, "commit", fail)
+            with pytest.raises(ZeroDivisionError), world.client.transaction(connection) as transaction:
+                connection.execute(text("INSERT INTO numbers VALUES (1)"))
+                transaction.send("orders", b"1")
+            sqlalchemy.event.remove(connection, "commit", fail)
+            with world.client.transaction(connection) as transaction:
+                connection.execute(text("INSERT INTO numbers VALUES (2)"))
+                transaction.send("orders", b"2")
+        engine.dispose()
+        world.wait_quiet()
+        world.check([2])
