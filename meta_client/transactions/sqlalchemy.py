@@ -54,7 +54,7 @@ class SqlAlchemySession:
         self._driver: DecidingSession
         self._opener: Opener
         self._is_sent = False  # COMMIT is, or may be, on its way
-        self._problem: str | None = None  # why it was not sent
+        self._refusal: InvalidRequestError | None = None  # why it was not sent
 
     def driver_connection(self) -> object:
         given = self._given
@@ -116,8 +116,8 @@ class SqlAlchemySession:
             raise InvalidRequestError("commit() did not send COMMIT: rows and messages are rolled back")
 
     def classify_commit(self, error: Exception) -> CommitFailure:
-        if self._problem is not None:  # the row may have been committed when the transaction ended
-            return CommitFailure.FOREIGN
+        if self._refusal is not None:  # the row may have been committed when the transaction ended
+            return CommitFailure.UNANSWERED if error is self._refusal else CommitFailure.FOREIGN
         if not self._is_sent:
             return CommitFailure.REFUSED
         # Without a cause it comes from a listener, most likely of after_commit.
@@ -152,9 +152,9 @@ class SqlAlchemySession:
     def _on_commit(self, connection: Connection) -> None:
         """Write the row. Called right before COMMIT is sent."""
         del connection
-        self._problem = self._driver.lost()
-        if self._problem is not None:  # PostgreSQL would answer COMMIT with ROLLBACK
-            raise InvalidRequestError(self._problem)
+        if (lost := self._driver.lost()) is not None:  # PostgreSQL would answer COMMIT with ROLLBACK
+            self._refusal = InvalidRequestError(lost)
+            raise self._refusal
         self._is_sent = True
 
     def _leave_as_it_was(self) -> None:

@@ -250,7 +250,7 @@ def test_rows_and_messages_agree_whatever_a_listener_does_before_commit(world: W
             for word in GAPS[gap]:
                 do(it.connection, word)
 
-        with pytest.raises(sqlalchemy.exc.InvalidRequestError), world.client.transaction(connection) as transaction:
+        with pytest.raises(PrepareFailed, match="turned out"), world.client.transaction(connection) as transaction:
             connection.execute(text("INSERT INTO numbers VALUES (1)"))
             connection.execute(text("SAVEPOINT inside"))
             transaction.send("orders", b"1")

@@ -204,10 +204,7 @@ def test_a_row_that_a_listener_commits_is_settled_by_the_row(world: World, engin
         sqlalchemy.event.listen(
             session, "before_commit", lambda it: it.connection().exec_driver_sql("COMMIT"), once=True
         )
-        with (  # noqa: PT012 - the block is what is tested
-            pytest.raises(sqlalchemy.exc.InvalidRequestError, match="ended inside the block"),
-            world.client.transaction(session) as transaction,
-        ):
+        with world.client.transaction(session) as transaction:
             session.execute(sqlalchemy.text("INSERT INTO numbers VALUES (1)"))
             transaction.send("orders", b"1")
         assert transaction.step is CommitStep.COMMIT_SENT
