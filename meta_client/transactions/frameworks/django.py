@@ -130,6 +130,7 @@ class DjangoSession:
         self._connection: Any = None  # the driver's
         self._driver: DecidingSession
         self._opener: Opener
+        self._refusal: TransactionManagementError | None = None  # why COMMIT was not sent
 
     def driver_connection(self) -> object:
         connection = self._wrapper.connection
@@ -157,11 +158,14 @@ class DjangoSession:
 
     def commit(self) -> None:
         if (lost := self._driver.lost()) is not None:
-            raise TransactionManagementError(lost)
+            self._refusal = TransactionManagementError(lost)
+            raise self._refusal
         type(self._wrapper).commit(self._wrapper)
         self._driver.make_durable()
 
     def classify_commit(self, error: Exception) -> CommitFailure:
+        if error is self._refusal:
+            return CommitFailure.UNANSWERED
         cause = error.__cause__ if isinstance(error, Error) else None
         return self._driver.classify_commit(cause) if isinstance(cause, Exception) else CommitFailure.FOREIGN
 

@@ -163,6 +163,26 @@ def test_a_transaction_that_is_ended_inside_the_block(shop: Shop, word: str) -> 
     assert shop.world.deciding.numbers() == ([2, 4] if word == "COMMIT" else [4])
 
 
+@pytest.mark.parametrize("word", ["COMMIT", "ROLLBACK"])
+def test_an_end_between_the_row_and_commit_is_settled_by_the_row(shop: Shop, word: str) -> None:
+    """By an observer, which goes on in another transaction: the block tells what became of its own."""
+
+    def end(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.RECORDED:
+            for statement in (word, "BEGIN"):
+                connections[shop.alias].cursor().execute(statement)
+            shop.insert(3)
+
+    outcome = pytest.raises(PrepareFailed, match="turned out") if word == "ROLLBACK" else contextlib.nullcontext()
+    with shop.world.open_client(observer=end) as client:
+        with outcome:
+            shop.write(1, client)
+        shop.world.wait_quiet()
+    shop.write(2)
+    shop.world.wait_quiet()
+    shop.world.check([1, 2] if word == "COMMIT" else [2])
+
+
 @pytest.mark.parametrize("at", [CommitStep.RECORDED, None])
 def test_the_connection_is_lost(large_shop: Shop, at: CommitStep | None) -> None:
     shop = large_shop
