@@ -9,7 +9,6 @@ from contextlib import closing, suppress
 from typing import Any
 
 import pg8000.dbapi
-import psycopg
 import psycopg2
 import pytest
 import sqlalchemy
@@ -17,7 +16,6 @@ from sqlalchemy import text
 
 from meta_client.coordinator import PrepareFailed
 from meta_client.transactions import CommitStep
-from meta_client.transactions.postgres_table import GUARDED_COMMIT
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.postgres import connect_plain
 from tests.meta_client.transactions.conftest import Deciding, World, do, make, running_world
@@ -229,15 +227,6 @@ def test_rows_and_messages_agree_whatever_an_observer_does_before_commit(
             assert [n for n in deciding.numbers() if n == 1] == world.messages()
         world.work(3, connection=connection, **how)
         world.wait_quiet()
-
-
-def test_a_transaction_at_a_server_that_never_had_the_mark_is_not_committed(world: World) -> None:
-    """As behind a pooler, once the block's own has ended."""
-    with closing(world.deciding.connect()) as connection:
-        connection.execute("INSERT INTO numbers VALUES (1)")
-        with pytest.raises(psycopg.errors.DivisionByZero):
-            connection.execute(GUARDED_COMMIT)
-    world.check([])
 
 
 @pytest.mark.parametrize("gap", ["begun again", "savepoint"])
