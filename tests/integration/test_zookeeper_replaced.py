@@ -1,8 +1,9 @@
 """Another ZooKeeper, or an earlier state of it, takes the place of the one that consumers had."""
 
+import contextlib
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,15 @@ def stored(connect: str) -> int:
         return sum(it.stored is not None for it in list_group(session, "group").progress)
 
 
+@contextlib.contextmanager
+def restarted_with_a_copy(server: EmbeddedZooKeeper) -> Iterator[None]:
+    """Keep the present state as "earlier", before there are sessions that the restart might end."""
+    server.kill()
+    shutil.copytree(server.data / "version-2", server.data / "earlier")
+    server.restart()
+    yield
+
+
 @pytest.mark.parametrize("replace", [by_an_empty_one, by_another_with_more_changes, by_a_state_before_the_group])
 def test_a_group_goes_on_where_its_members_were(
     tmp_path: Path, replace: Replace, caplog: pytest.LogCaptureFixture
@@ -59,13 +69,11 @@ def test_a_group_goes_on_where_its_members_were(
         EmbeddedZooKeeper(tmp_path / "other") as other,
         TcpProxy(int(server.connect.rpartition(":")[2])) as proxy,
         running_broker(tmp_path / "broker", proxy.connect),
+        restarted_with_a_copy(server),
         Client(proxy.connect, session_timeout_ms=SESSION_MS) as first,
         Client(proxy.connect, session_timeout_ms=SESSION_MS) as second,
         caplog.at_level(logging.WARNING),
     ):
-        server.kill()
-        shutil.copytree(server.data / "version-2", server.data / "earlier")
-        server.restart()
         producer = first.producer()
         consumers: list[Consumer] = [client.consumer("group", config=LATEST) for client in (first, second)]
         for consumer in consumers:

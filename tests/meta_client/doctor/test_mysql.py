@@ -19,6 +19,7 @@ from meta_client.doctor.advice import sql_command
 from meta_client.doctor.evidence import DatabaseEvidence
 from meta_client.producer.producer import Producer
 from meta_client.transactions.databases import session_of
+from meta_client.transactions.deciding import RowLost
 from meta_client.transactions.mysql import SECRET, parameters
 from meta_client.transactions.table import CommitFailure, RowDecision
 from tests.fixtures import replicas
@@ -136,7 +137,7 @@ def test_the_session_that_holds_a_row_is_ended_as_told(maria_world: World, docto
         wait_until(lambda: looked(world.deciding.url, gtrid).in_flight[gtrid].ends != "", "the server's list is fresh")
         found = looked(world.deciding.url, gtrid)
         run_as_shown(world, sql_command(found, found.in_flight[gtrid].ends))
-        with pytest.raises(pymysql.OperationalError) as lost:
+        with pytest.raises(RowLost, match="the connection is lost") as lost:
             session.commit()
         assert session.classify_commit(lost.value) is CommitFailure.UNANSWERED
     assert world.deciding.rows() == {}
