@@ -226,7 +226,7 @@ class BrokerBranch:
         """*limit*: of commits."""
         self.name = _name(remote.broker_id)
         self.remote = remote
-        self.sent: dict[TransactionVerb, _Sent] = {}  # that were sent before, each to be awaited once
+        self.sent: dict[TransactionVerb, _Sent] = {}  # that were sent before
         self._limit = limit
 
     def commit(self, xid: Xid) -> None:

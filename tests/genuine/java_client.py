@@ -18,7 +18,7 @@ SUCCESS, FAIL, NO_FLAGS = 0x4000000, 0x20000000, 0  # of javax.transaction.xa.XA
 
 
 class JavaError(Exception):
-    """What the client raised. *code* is that of an XAException."""
+    """An exception of the client. *code* is that of an XAException."""
 
     def __init__(self, kind: str, code: int | None, text: str) -> None:
         super().__init__(f"{kind} {text}")

@@ -96,7 +96,7 @@ def test_a_prepared_branch_survives_its_kill(java_broker: JavaBroker, client: Cl
 
 
 def test_a_cluster_of_both(client: Client, broker: BrokerProcess, open_java: OpenJava) -> None:
-    """As it is while a service moves: producers and members of both kinds at brokers of both kinds."""
+    """Producers and members of both kinds at brokers of both kinds, while a service moves."""
     wait_until(lambda: sorted(client.session.children("/meta/brokers/topics-sub/orders")) == ["0-m", "1-m"])
     java, member, inbox = open_java(), open_java(), Inbox()
     java.ask("publish", "orders")

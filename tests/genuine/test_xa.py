@@ -219,7 +219,7 @@ class Manager:
 
 
 def test_a_broker_that_is_killed_over_and_over(broker: BrokerProcess, client: Client, open_java: OpenJava) -> None:
-    """What was decided is there once, and nothing else."""
+    """Decided messages are there once, and no others."""
     managers = [Manager(f"m{number}", open_xa(open_java), time.monotonic() + 120) for number in range(4)]
     with ThreadPoolExecutor(len(managers)) as pool:
         running = [pool.submit(manager.run, 300) for manager in managers]

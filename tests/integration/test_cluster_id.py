@@ -136,7 +136,7 @@ def test_another_cluster_s_zookeeper_is_refused_until_the_directory_is_adopted(
 def test_a_zookeeper_without_an_id_gets_the_cluster_s_by_one_command(
     tmp_path: Path, directory: Path, here: str
 ) -> None:
-    """As at a chroot that was mistyped; or after a ZooKeeper lost its data while every broker was down."""
+    """A mistyped chroot is empty, too; so is a ZooKeeper that lost its data while every broker was down."""
     own, nowhere = cluster_of(here), f"{here}-mistyped"
     with running_broker(tmp_path / "other", here, broker_id=1) as other:
         assert other.stop() == 0

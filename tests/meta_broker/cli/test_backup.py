@@ -68,7 +68,7 @@ def test_a_back_up_is_not_made_beside_others(data: Path) -> None:
 
 @pytest.mark.parametrize("below", [".", "monday"])
 def test_a_link_that_leads_nowhere_is_named(saved: Path, data: Path, config: Path, below: str) -> None:
-    """As to a disk that is not mounted."""
+    """A disk that is not mounted leaves such a link."""
     link, absent = data.with_name("link"), data.with_name("disk") / "broker"
     link.symlink_to(absent)
     said = f"{link} is a symbolic link to {absent}, which is not there: make that directory .*, or name another one"

@@ -136,7 +136,7 @@ def test_an_offset_inside_a_message_tells_no_time(metaq: Metaq, broker: BrokerPr
 def test_a_group_whose_members_died_before_they_stored_an_offset(
     metaq: Metaq, zookeeper: Chroot, broker: BrokerProcess
 ) -> None:
-    """As from their first message: all that there is waits, and not nothing."""
+    """All that there is waits, and not nothing: a first message may end every member."""
     put(broker, 3)
     with Client(zookeeper.connect) as member, member.consumer("billing") as consumer:
         consumer.subscribe("orders", acknowledge="manual")

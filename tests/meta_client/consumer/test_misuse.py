@@ -118,7 +118,7 @@ def test_a_topic_that_nobody_offers_is_not_read(client: Client) -> None:
 
 
 def test_threads_and_sockets_are_not_copied(client: Client, consumer: Consumer) -> None:
-    """As a closure is that Spark sends to its workers."""
+    """Closures that Spark sends to its workers are pickled."""
     for thing in (client, client.producer(), consumer):
         kind = type(thing).__name__
         for copied in (pickle.dumps, copy.copy, copy.deepcopy):

@@ -185,7 +185,7 @@ GAPS = {
 
 
 def connected(driver: str, deciding: Deciding) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """How a caller connects, and what a transaction needs besides the connection."""
+    """Connects as one kind of caller, and names what a transaction needs besides the connection."""
     if driver not in ("psycopg2", "pg8000"):
         return deciding.connect, {}
     connect = functools.partial(connect_plain, psycopg2 if driver == "psycopg2" else pg8000.dbapi, deciding.url)

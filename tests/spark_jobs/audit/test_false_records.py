@@ -154,7 +154,7 @@ def lies(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Audit
 
 
 def test_no_other_check_finds_anything(lies: Audited) -> None:
-    """What each check finds is below, and counted."""
+    """Findings of each check are below, and counted."""
     failing = verdicts(lies.report, AuditVerdict.FAILS)
     assert failing == {"records", "frames", "offsets", "outcomes", "identity"}, lies.report.as_json()
     assert verdicts(lies.report, AuditVerdict.UNPROVEN) == set(), lies.report.as_json()

@@ -109,7 +109,7 @@ async def test_before_commit(world: World, way: str, at: CommitStep | None) -> N
 @pytest.mark.parametrize("way", ["asyncpg", "asyncpg pool"])
 @in_loop
 async def test_terminated_inside_commit_by_another_task(world: World, way: str) -> None:
-    """As asyncpg itself does when it can't cancel a COMMIT that exceeds its command_timeout."""
+    """Asyncpg does so itself when it can't cancel a COMMIT that exceeds its command_timeout."""
     for statement in HOLD:
         world.deciding.execute(statement)
     with contextlib.closing(world.deciding.connect()) as holder:
