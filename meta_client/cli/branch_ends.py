@@ -11,18 +11,20 @@ from typing import Any, Final
 import click
 
 from journal.records.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX, HeuristicDecision
-from journal.records.xid import InvalidXid, XaKey
+from journal.records.xid import XaKey
 from meta_client.cli.branch_options import (
     broker_option,
     directory_option,
     find_branch,
     key_of,
     opened_branches,
+    parse_word,
     where_of,
+    yes_option,
 )
 from meta_client.cli.output import confirm, databases_option, json_option, operator, print_rows, zk_option
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.operations.branch_input import WantedBranch, parse_branch, read_branches
+from meta_client.operations.branch_input import WantedBranch, read_branches
 from meta_client.operations.branch_text import key_word
 from meta_client.operations.branches import Branches, NoBranch
 from meta_client.operations.many_ends import FAILED, BranchOutcome, EndState, ManyEnds, ManyVerb, counts
@@ -92,7 +94,7 @@ def end_command(verb: ManyVerb) -> click.Command:
             how.pop("is_dry")
             _end_one(verb, branches[0], zk, directory, broker_id, **how)
         else:
-            wanted = [*_read(source), *(WantedBranch(_parsed(text), broker_id) for text in branches)]
+            wanted = [*_read(source), *(WantedBranch(parse_word(text), broker_id) for text in branches)]
             _end_many(verb, wanted, zk, directory, **how)
 
     by_hand: tuple[_AddOption, ...] = ()
@@ -106,7 +108,7 @@ def end_command(verb: ManyVerb) -> click.Command:
         click.option("--from", "source", metavar="FILE|-", help="File that names the branches; - for stdin."),
         *by_hand,
         click.option("--dry-run", "is_dry", is_flag=True, help="Show what would be done; change nothing."),
-        click.option("--yes", is_flag=True, help="Don't ask."),
+        yes_option,
         json_option,
     ]
     command: Any = end
@@ -114,13 +116,6 @@ def end_command(verb: ManyVerb) -> click.Command:
         command = add_option(command)
     why = "" if verb is ManyVerb.FORGET else "--why '...' "
     return click.command(name=verb.value, help=_TEXTS[verb] + _MANY.format(verb=verb.value, why=why))(command)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return parse_branch(text)
-    except InvalidXid as error:
-        raise click.UsageError(f"{error}: give a branch as `metaq txn list` shows it") from error
 
 
 def _read(source: str | None) -> list[WantedBranch]:

@@ -53,7 +53,7 @@ def find_branch(
     branches: Branches, text: str, broker_id: int | None, others: Iterable[tuple[XaKey, int]] = ()
 ) -> tuple[XaKey, int]:
     """Return the single branch named *text*, and its broker's id; in doubt, or among *others*."""
-    wanted = _parse(text)
+    wanted = parse_word(text)
     listed = branches.keys(wanted.qualifier if isinstance(wanted, XaKey) else None)
     known = [(key, where) for where, keys in listed.items() for key in keys]
     found = [
@@ -72,7 +72,8 @@ def find_branch(
     return found[0]
 
 
-def _parse(text: str) -> XaKey | Xid:
+def parse_word(text: str) -> XaKey | Xid:
+    """Parse the word that names a branch. Raises UsageError."""
     try:
         return parse_branch(text)
     except InvalidXid as error:
