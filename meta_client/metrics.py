@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from meta_client.admin.families import Family, MetricKind, Sample, SampleCollector
 from meta_client.consumer.consumer import Consumer
-from meta_client.consumer.traffic import Delivered, PartitionLag
+from meta_client.consumer.traffic import ConsumedTotals, PartitionLag
 
 _TOPIC: Final = ("consumergroup", "topic")
 _GROUP: Final = ("consumergroup",)
@@ -82,13 +82,13 @@ def samples(consumers: tuple[Consumer, ...]) -> Iterator[Sample]:
         yield Sample(REBALANCES, sum(_rebalances(member) for member in members), (group,))
         yield Sample(FINDINGS, sum(len(member.findings()) for member in members), (group,))
         by_topic: dict[str, list[PartitionLag]] = {}
-        delivered: dict[str, Delivered] = {}
+        totals: dict[str, ConsumedTotals] = {}
         for member in members:
             for (topic, _), lag in member.lags().items():
                 by_topic.setdefault(topic, []).append(lag)
-                delivered.setdefault(topic, Delivered())  # a counter's first increase shows only from a 0
-            for topic, more in member.delivered().items():
-                delivered[topic] = Delivered(*map(add, delivered.get(topic, Delivered()), more))
+                totals.setdefault(topic, ConsumedTotals())  # a counter's first increase shows only from a 0
+            for topic, more in member.totals().items():
+                totals[topic] = ConsumedTotals(*map(add, totals.get(topic, ConsumedTotals()), more))
         for topic, lags in by_topic.items():
             size = [lag.bytes for lag in lags if lag.bytes is not None]
             seconds = [lag.seconds for lag in lags if lag.seconds is not None]
@@ -97,7 +97,7 @@ def samples(consumers: tuple[Consumer, ...]) -> Iterator[Sample]:
             messages = [lag.messages for lag in lags if lag.messages is not None]
             yield Sample(LAG_MESSAGES, sum(messages) if len(messages) == len(lags) else None, (group, topic))
             yield Sample(LAG_SECONDS, max(seconds) if len(seconds) == len(lags) else None, (group, topic))
-        for topic, total in delivered.items():
+        for topic, total in totals.items():
             yield Sample(MESSAGES, total.messages, (group, topic))
             yield Sample(BYTES, total.bytes, (group, topic))
             yield Sample(SKIPPED, total.skipped_bytes, (group, topic))

@@ -12,7 +12,7 @@ from operator import add
 from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEvent, PartitionState
 from meta_client.consumer.long_poll import LongPoll
 from meta_client.consumer.position import Seek
-from meta_client.consumer.traffic import Delivered, PartitionLag, lag_of
+from meta_client.consumer.traffic import ConsumedTotals, PartitionLag, lag_of
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
 from meta_client.net.pending_reply import PendingReply
 from zk.tree.nodes import TopicPartition
@@ -38,7 +38,7 @@ class Assignments:
         self._held: dict[TopicPartition, FetchedPartition] = {}  # until they are gone
         self._delivering: set[TopicPartition] = set()  # also after a loss, and by redelivery
         self._paused: set[TopicPartition] = set()  # by the user, until the user resumes them
-        self._delivered: dict[str, Delivered] = {}  # by topic
+        self._totals: dict[str, ConsumedTotals] = {}  # by topic
         self._is_paused = True
         self._pauses = 0
         self._is_closed = False
@@ -321,14 +321,14 @@ class Assignments:
         with self.changed:
             return {it.key: lag_of(it, now) for it in self._held.values() if it.is_assigned}
 
-    def count(self, topic: str, more: Delivered) -> None:
+    def count(self, topic: str, more: ConsumedTotals) -> None:
         with self.changed:
-            self._delivered[topic] = Delivered(*map(add, self._delivered.get(topic, Delivered()), more))
+            self._totals[topic] = ConsumedTotals(*map(add, self._totals.get(topic, ConsumedTotals()), more))
 
-    def delivered(self) -> dict[str, Delivered]:
+    def totals(self) -> dict[str, ConsumedTotals]:
         """Return what was delivered, and skipped, since the start, by topic."""
         with self.changed:
-            return self._delivered.copy()
+            return self._totals.copy()
 
     def is_caught_up(self) -> bool:
         """Return True if there are partitions and each had nothing new when last asked."""

@@ -24,7 +24,7 @@ from meta_client.consumer.rebalance_history import Rebalance
 from meta_client.consumer.rebalance_plan import Member
 from meta_client.consumer.subscription import Acknowledge
 from meta_client.consumer.subscriptions import Subscriptions
-from meta_client.consumer.traffic import Delivered, PartitionLag
+from meta_client.consumer.traffic import ConsumedTotals, PartitionLag
 from meta_client.consumer.watchdog import PartitionFinding
 from meta_client.consumer.workers import ThreadWorkers, Workers
 from meta_client.errors import ConsumerMisuse
@@ -202,9 +202,9 @@ class Consumer(ProcessBound):
         """Return the lag of each owned partition in bytes, as lag_bytes() does, and in seconds. Any thread."""
         return self._fetcher.assignments.lags()
 
-    def delivered(self) -> dict[str, Delivered]:
+    def totals(self) -> dict[str, ConsumedTotals]:
         """Return what was delivered, and skipped, of each topic since the start. Any thread."""
-        return self._fetcher.assignments.delivered()
+        return self._fetcher.assignments.totals()
 
     def is_caught_up(self) -> bool:
         """Return True if each owned partition had nothing new when last asked; False while none is owned."""

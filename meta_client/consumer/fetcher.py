@@ -17,7 +17,7 @@ from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEv
 from meta_client.consumer.messages.batch import Batch, decode_batch
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.position import Seek, offset_of
-from meta_client.consumer.traffic import Delivered
+from meta_client.consumer.traffic import ConsumedTotals
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
 from meta_client.consumer.workers import Workers
 from meta_client.errors import text_of
@@ -198,7 +198,7 @@ class Fetcher:
             )
         elif request.offset != OFFSET_END:
             skipped = 0 if request.is_at_start else max(offset - request.offset, 0)
-            self.assignments.count(request.topic, Delivered(skipped_bytes=skipped))
+            self.assignments.count(request.topic, ConsumedTotals(skipped_bytes=skipped))
             _log.log(
                 logging.INFO if request.is_at_start else logging.WARNING,
                 "offset moved group=%s partition=%s/%s from=%d to=%d skipped=%s",
@@ -301,7 +301,7 @@ class Fetcher:
         if not is_current_delivery:
             return
         taken = sum(m.next_offset <= outcome.next_offset for m in batch.messages) if outcome.failure else len(batch)
-        self.assignments.count(batch.topic, Delivered(taken, outcome.next_offset - batch.offset))
+        self.assignments.count(batch.topic, ConsumedTotals(taken, outcome.next_offset - batch.offset))
         if outcome.failure is None:
             request.delivered(outcome.next_offset, log_end)
             if request.is_at_end:

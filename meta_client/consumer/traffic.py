@@ -15,10 +15,10 @@ class PartitionLag(NamedTuple):
     messages: int | None = None  # once they were counted, of a broker that can
 
 
-class Delivered(NamedTuple):
-    """Messages of a topic that listeners, or the buffer of fetch(), have taken, with their bytes as in offsets. Those
-    that are delivered again count again. *skipped_bytes*: up to so many were deleted by retention before the group
-    consumed them; no lag tells that afterwards."""
+class ConsumedTotals(NamedTuple):
+    """Totals of a topic since the start. *messages*, *bytes*: what listeners, or fetch(), have taken, with
+    repetitions; *skipped_bytes*: up to so many were deleted by retention before the group consumed them, of which no
+    lag tells afterwards."""
 
     messages: int = 0
     bytes: int = 0

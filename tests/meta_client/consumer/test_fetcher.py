@@ -12,7 +12,7 @@ from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.offsets import OffsetEntry
-from meta_client.consumer.traffic import Delivered
+from meta_client.consumer.traffic import ConsumedTotals
 from meta_client.errors import ConsumerMisuse, OwnershipLost
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Get, Request
@@ -104,7 +104,7 @@ def test_a_new_group_begins_where_the_broker_does_and_skips_nothing(
     (record,) = [record for record in caplog.records if record.message.startswith("offset moved")]
     assert record.message == "offset moved group=group partition=orders/0-0 from=0 to=4096 skipped=0"
     assert record.levelno == logging.INFO
-    assert consumer.delivered()["orders"] == Delivered()
+    assert consumer.totals()["orders"] == ConsumedTotals()
 
 
 @pytest.mark.parametrize("stored", [0, 96])
@@ -117,7 +117,7 @@ def test_what_is_deleted_before_a_group_has_consumed_it_is_said_counted_and_comm
         consumer.subscribe("orders")
         consumer.start()
         wait_until(lambda: (4096, False) in ledger.events)
-        assert consumer.delivered()["orders"] == Delivered(skipped_bytes=4096 - stored)
+        assert consumer.totals()["orders"] == ConsumedTotals(skipped_bytes=4096 - stored)
     skipped = f"from={stored} to=4096 skipped=up to {4096 - stored} bytes"
     assert f"offset moved group=group partition=orders/0-0 {skipped}" in caplog.text
 
