@@ -3,22 +3,20 @@
 import json
 import random
 import secrets
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from meta_broker.demo.environment import running_environment
 from meta_broker.demo.generator import INVOICES, write_orders
 from meta_broker.demo.kills import INVOICES_MIN
-from meta_broker.demo.orders import Invoice, read_invoices
+from meta_broker.demo.orders import read_invoices
+from meta_broker.demo.producers import log_to
 from meta_broker.demo.report import RunReport
 from meta_broker.demo.run import DemoRun
 from meta_broker.demo.verdict import judge
@@ -75,18 +73,22 @@ def demo(
     started = time.monotonic()
     console = Console(stderr=as_json)
     with ExitStack() as stack:
-        directory = _new(keep) if keep is not None else Path(stack.enter_context(_temporary()))
-        stack.enter_context(_terminating())
+        if keep is not None:
+            directory = _new(keep)
+        else:
+            temporary = tempfile.TemporaryDirectory(prefix="metaq-demo-", ignore_cleanup_errors=True)
+            directory = Path(stack.enter_context(temporary))
+        log_to(directory / "consumers.log")
         if not paths:
             paths = [directory / "orders.csv"]
             write_orders(paths[0], invoices or INVOICES, seed)
             given = read_invoices(paths)
-        on_status, on_progress = stack.enter_context(_watching(console, given))
-        on_status("starting ZooKeeper, PostgreSQL and the broker")
-        show = DemoRun(stack.enter_context(running_environment(directory, paths)), given, on_status, on_progress)
-        show.perform(random.Random(seed))  # noqa: S311 - repeatable is the point
-        evidence = show.gather()
-    report = RunReport(judge(evidence), show.kills, show.rolled_back, evidence.audit, seed, time.monotonic() - started)
+        show = stack.enter_context(_watching(console))
+        show("starting ZooKeeper, PostgreSQL and the broker", "")
+        run = DemoRun(stack.enter_context(running_environment(directory, paths)), given, show)
+        run.perform(random.Random(seed))  # noqa: S311 - repeatable is the point
+        evidence, rolled_back = run.gather(), run.environment.producers.rolled_back
+    report = RunReport(judge(evidence), run.kills, rolled_back, evidence.audit, seed, time.monotonic() - started)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
@@ -94,10 +96,6 @@ def demo(
         for line in report.lines():
             console.print(line, highlight=False, soft_wrap=True)
     raise SystemExit(1 if report.problems else 0)
-
-
-def _temporary() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="metaq-demo-", ignore_cleanup_errors=True)  # the system removes leftovers
 
 
 def _new(keep: Path) -> Path:
@@ -112,35 +110,10 @@ def _new(keep: Path) -> Path:
 
 
 @contextmanager
-def _terminating() -> Iterator[None]:
-    """Make SIGTERM end the demo as Ctrl-C does: all processes stopped, the directory removed."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _watching(
-    console: Console, invoices: list[Invoice]
-) -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
-    """Yield what shows status and progress: two bars; without a terminal plain lines, and no progress."""
+def _watching(console: Console) -> Iterator[Callable[[str, str], None]]:
+    """Yield what shows a step and its progress: in one line that moves; without a terminal, a line a step."""
     if not console.is_terminal:
-        yield lambda text: console.print(f"demo: {text}", highlight=False), lambda done, lines: None
+        yield lambda step, progress: None if progress else console.print(f"demo: {step}", highlight=False)
         return
-    columns = [TextColumn("{task.description:<50}"), BarColumn(), TextColumn("{task.fields[shown]:>15}")]
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        status = progress.add_task("", total=None, shown="")  # without a total its bar moves to and fro
-        wanted = {"invoices committed": len(invoices), "lines summed": sum(len(one.lines) for one in invoices)}
-        bars = {progress.add_task(name, total=total, shown=""): total for name, total in wanted.items()}
-
-        def moved(*done: int) -> None:
-            for (bar, total), completed in zip(bars.items(), done, strict=True):
-                progress.update(bar, completed=completed, shown=f"{completed:,}/{total:,}")
-
-        yield lambda text: progress.update(status, description=text), moved
+    with console.status("") as status:
+        yield lambda step, progress: status.update(f"{step}  {progress}")

@@ -1,17 +1,16 @@
-"""The consumer process: members of one group, which sum revenue by country, each line exactly once.
+"""The consumers: members of one group, which sum revenue by country, each line exactly once.
 
 The offset is stored in the transaction that counts the batch: `take` leaves out what was counted before.
 """
 
 from collections import defaultdict
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from decimal import Decimal
-from typing import Any
 
 import psycopg
 
-from meta_broker.demo import child_lines
-from meta_broker.demo.messages import LINES_TOPIC, LineMessage, decode
+from meta_broker.demo.orders import LINES_TOPIC, decode_line
 from meta_broker.demo.schema import ADD_ORPHANS, ADD_REVENUE
 from meta_client import Batch, Client
 from meta_client.consumer.config import ConsumerConfig
@@ -29,38 +28,28 @@ class Summing:
         self.offsets = TransactionOffsetStore(lambda: psycopg.connect(dsn), GROUP)
 
     def on_batch(self, batch: Batch) -> None:
+        """Add to the revenue what has not been counted of *batch*, in one transaction with the offset."""
         with psycopg.connect(self._dsn) as connection:
-            self.count(connection, batch)
-
-    def count(self, connection: psycopg.Connection[Any], batch: Batch) -> None:
-        """Add to the revenue what has not been counted of *batch*, in the transaction of *connection*."""
-        sums: dict[str, tuple[int, Decimal]] = defaultdict(lambda: (0, Decimal(0)))
-        seen = set()
-        for message in self.offsets.take(connection, batch):
-            line = decode(message.payload, LineMessage)
-            lines, amount = sums[line.country]
-            sums[line.country] = lines + 1, amount + line.amount
-            seen.add(line.invoice)
-        connection.execute(ADD_ORPHANS, (sorted(seen),))
-        with connection.cursor() as cursor:
-            # Always in the same order, so that two consumers updating the same rows do not deadlock.
-            cursor.executemany(ADD_REVENUE, [(country, *sums[country]) for country in sorted(sums)])
+            sums: dict[str, tuple[int, Decimal]] = defaultdict(lambda: (0, Decimal(0)))
+            seen = set()
+            for message in self.offsets.take(connection, batch):
+                line = decode_line(message.payload)
+                lines, amount = sums[line.country]
+                sums[line.country] = lines + 1, amount + line.amount
+                seen.add(line.invoice)
+            connection.execute(ADD_ORPHANS, (sorted(seen),))
+            with connection.cursor() as cursor:
+                # Always in the same order, so that two consumers updating the same rows do not deadlock.
+                cursor.executemany(ADD_REVENUE, [(country, *sums[country]) for country in sorted(sums)])
 
 
-def main() -> None:
-    """Consume until the environment ends the input, or is gone."""
-    start = child_lines.begun()
-    summing = Summing(start.dsn)
+@contextmanager
+def consuming(dsn: str, zookeeper: str, members: int) -> Iterator[None]:
+    """Have *members* consume: one client each, as on so many machines."""
+    summing = Summing(dsn)
     with ExitStack() as stack:
-        for _ in range(start.consumers):
-            client = stack.enter_context(Client(start.zookeeper))  # one session each, as on three machines
-            consumer = client.consumer(GROUP, summing.offsets, config=CONFIG)
+        for _ in range(members):
+            consumer = stack.enter_context(Client(zookeeper)).consumer(GROUP, summing.offsets, config=CONFIG)
             consumer.subscribe(LINES_TOPIC, summing.on_batch)
-            stack.callback(consumer.close)
             consumer.start()
-        child_lines.listen(lambda order: None)
-    child_lines.tell(child_lines.Finished())
-
-
-if __name__ == "__main__":
-    main()
+        yield

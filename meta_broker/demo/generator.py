@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from meta_broker.demo.orders import COLUMNS, TIME_FORMAT
+from meta_broker.demo.orders import COLUMNS
 
 INVOICES = 600
 NUMBER_FIRST = 600_001
@@ -44,7 +44,7 @@ def rows(invoices: int, seed: int) -> Iterator[list[str]]:
         for code, description, price in dice.choices(goods, k=lines):
             quantity = dice.choice((1, 1, 2, 3, 4, 6, 8, 12, 24, 48)) * (-1 if is_cancelled else 1)
             name = f"C{number}" if is_cancelled else str(number)
-            yield [name, code, description, str(quantity), dated.strftime(TIME_FORMAT), price, customer, country]
+            yield [name, code, description, str(quantity), str(dated), price, customer, country]
 
 
 def write_orders(path: Path, invoices: int, seed: int) -> None:

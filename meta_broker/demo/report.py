@@ -8,19 +8,12 @@ from rich.text import Text
 from meta_broker.demo.kills import Kill
 from meta_broker.demo.verdict import Audit, RunVerdict
 
-_LINES = {
-    "ordered": "lines ordered",
-    "database": "lines in the database",
-    "broker": "lines on the broker",
-    "consumers": "lines summed by consumers",
-}
-
 
 class RunReport(NamedTuple):
     """Results of a run."""
 
     verdict: RunVerdict
-    kills: list[Kill]
+    kills: dict[str, Kill]
     rolled_back: int
     audit: Audit
     seed: int
@@ -28,13 +21,13 @@ class RunReport(NamedTuple):
 
     @property
     def problems(self) -> list[str]:
-        kills = [f"{kill.title}: {kill.problem}" for kill in self.kills if kill.problem is not None]
+        kills = [f"{title}: {kill.problem}" for title, kill in self.kills.items() if kill.problem is not None]
         return [*self.verdict.problems, *kills]
 
     def table(self) -> Table:
         counts, lines, top, _ = self.verdict
-        table = Table(title="An order is in the database and on the broker, or in neither", title_justify="left")
-        table.show_header = False
+        title = "An order is in the database and on the broker, or in neither"
+        table = Table(title=title, title_justify="left", show_header=False)
         for justify in ("left", "right", "left"):
             table.add_column(justify=justify, overflow="fold")
         table.add_row("invoices in both", f"{counts['both']:,}", "database and broker agree")
@@ -42,15 +35,15 @@ class RunReport(NamedTuple):
         mixed = Text(f"{counts['mixed']:,}", style="bold red" if counts["mixed"] else "")
         table.add_row("invoices mixed", mixed, "in one only, doubled, or different")
         table.add_row("attempts rolled back", f"{self.rolled_back:,}", "and done again", end_section=True)
-        for side, name in _LINES.items():
-            table.add_row(name, f"{lines[side]:,}", "")
+        for side, count in lines.items():
+            table.add_row(f"lines: {side}", f"{count:,}", "")
         table.add_section()
         for country, revenue in top:
             table.add_row(f"revenue {country}", f"{revenue.amount:,.2f}", f"{revenue.lines:,} lines")
         table.add_section()
-        for kill in self.kills:
+        for title, kill in self.kills.items():
             outcome = "survived" if kill.problem is None else "NOT AS CLAIMED"
-            table.add_row(f"killed: {kill.title}", f"{outcome} in {kill.seconds:.1f} s", kill.proof or kill.problem)
+            table.add_row(f"killed: {title}", f"{outcome} in {kill.seconds:.1f} s", kill.proof or kill.problem)
         table.add_section()
         table.add_row("Spark audit", "holds" if self.audit.holds else "FAILS", self.audit.sentence)
         return table
@@ -72,8 +65,8 @@ class RunReport(NamedTuple):
             "lines": lines,
             "revenue": [{"country": name, "lines": it.lines, "amount": f"{it.amount:.2f}"} for name, it in top],
             "kills": [
-                {"title": kill.title, "survived": kill.problem is None, "proof": kill.proof, "seconds": kill.seconds}
-                for kill in self.kills
+                {"title": title, "survived": kill.problem is None, "proof": kill.proof, "seconds": kill.seconds}
+                for title, kill in self.kills.items()
             ],
             "audit": {"holds": self.audit.holds, "sentence": self.audit.sentence},
             "problems": self.problems,

@@ -1,5 +1,6 @@
 """The run: producers and consumers at work, the scheduled kills, the evidence at the end."""
 
+import json
 import random
 import signal
 import subprocess
@@ -7,71 +8,66 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import msgspec
-
-from meta_broker.demo.child_lines import Finished, RolledBack
 from meta_broker.demo.environment import Environment
 from meta_broker.demo.kills import Kill, appointments
-from meta_broker.demo.messages import INVOICES_TOPIC, LINES_TOPIC, InvoiceMessage, LineMessage, decode
-from meta_broker.demo.orders import Invoice
+from meta_broker.demo.orders import INVOICES_TOPIC, LINES_TOPIC, Invoice, decode_invoice, decode_line
+from meta_broker.demo.producers import Finished
 from meta_broker.demo.schema import LEDGER, ORPHANS, REVENUE
 from meta_broker.demo.verdict import Account, Audit, Revenue, RunEvidence
 from meta_broker.testing.launch import command
 from meta_broker.testing.processes import ProgramFailed, metaq
 
 STALL_S = 60.0  # without another invoice or line: something hangs, and the verdict says what is missing
-STOP_TIMEOUT_S = 30.0
 AUDIT_TIMEOUT_S = 300.0
 POLL_S = 0.1
 
 
 @dataclass
 class DemoRun:
-    """One run in *environment*. *on_status* gets its steps, *on_progress* the invoices committed and lines summed."""
+    """One run in *environment*. *show* is called with each step, and how far it is."""
 
     environment: Environment
     invoices: list[Invoice]
-    on_status: Callable[[str], None]
-    on_progress: Callable[[int, int], None]
-    kills: list[Kill] = field(default_factory=list)
+    show: Callable[[str, str], None]
+    kills: dict[str, Kill] = field(default_factory=dict)  # by title
+    _step: str = ""
     _done: tuple[int, int] = (0, 0)
     _moved_at: float = 0.0
 
     def perform(self, dice: random.Random) -> None:
         """Have every invoice sent and every line summed, with three kills on the way. Raises ProgramFailed."""
         environment, plan = self.environment, appointments(len(self.invoices), dice)
-        self.on_status("working")
-        environment.start_producers(plan[0].invoices)
+        self._begin("working")
+        environment.producers.start(plan[0].invoices)
         while not isinstance(environment.producers.next_event(POLL_S), Finished):
             invoices, _ = self._progress()
             if plan and invoices >= plan[0].invoices:
                 _, until, title, kill = plan.pop(0)
-                self.on_status(title)
-                self.kills.append(kill(environment, dice, until))
-                self.on_status("working")
+                self._begin(f"kill the {title}")
+                self.kills[title] = kill(environment, until)
+                self._begin("working")
         assert not plan, "the producers wait for each kill"
-        self.on_status("consumers catch up")
+        self._begin("consumers catch up")
         wanted = sum(len(invoice.lines) for invoice in self.invoices)
         while self._progress()[1] < wanted:
             time.sleep(POLL_S)
 
-    @property
-    def rolled_back(self) -> int:
-        return self.environment.producers.heard[RolledBack]
+    def _begin(self, step: str) -> None:
+        self._step = step
+        self.show(step, "")
 
     def _progress(self) -> tuple[int, int]:
-        """Return the invoices committed and the lines summed. Raises ProgramFailed if a process has ended, or nothing
+        """Return the invoices committed and the lines summed. Raises ProgramFailed if the broker has ended, or nothing
         moves."""
         environment, now = self.environment, time.monotonic()
         environment.broker.check()
-        environment.consumers.check()
         if (done := environment.progress()) != self._done or not self._moved_at:
             self._done, self._moved_at = done, now
-            self.on_progress(*done)
+            self.show(self._step, f"{done[0]:,} of {len(self.invoices):,} invoices, {done[1]:,} lines summed")
         elif now > self._moved_at + STALL_S:
             raise ProgramFailed(
                 f"nothing has moved for {STALL_S:g} s at {done[0]} invoices, {done[1]} lines: see the logs in "
-                f"{environment.directory}; the producers' ends: {environment.producers.log_tail()}"
+                f"{environment.directory}; the producers' ends: {environment.producers.log_tail}"
             )
         return done
 
@@ -81,13 +77,13 @@ class DemoRun:
         Raises MetaError, ZooKeeperError, ProgramFailed.
         """
         environment, client = self.environment, self.environment.client
-        self.on_status("comparing")
-        environment.consumers.wait_for_exit(STOP_TIMEOUT_S)
-        lines = [decode(message.payload, LineMessage) for message in client.browse(LINES_TOPIC)]
-        headers = [decode(message.payload, InvoiceMessage) for message in client.browse(INVOICES_TOPIC)]
+        self._begin("comparing")
+        environment.consumers.close()
+        lines = [decode_line(message.payload) for message in client.browse(LINES_TOPIC)]
+        headers = [decode_invoice(message.payload) for message in client.browse(INVOICES_TOPIC)]
         in_doubt = sorted(environment.in_doubt_in_database() | environment.in_doubt_on_broker())
         environment.broker.stop()
-        self.on_status("Spark audits the log")
+        self._begin("Spark audits the log")
         return RunEvidence(
             ordered=self.invoices,
             database={number: Account(*facts) for number, *facts in environment.connection.execute(LEDGER)},
@@ -100,17 +96,6 @@ class DemoRun:
         )
 
 
-class _Totals(msgspec.Struct):
-    messages: int
-    in_doubt: int
-
-
-class _Report(msgspec.Struct):
-    holds: bool
-    sentence: str
-    totals: _Totals
-
-
 def audit(environment: Environment) -> Audit:
     """Run `metaq audit --json` on the stopped broker's directory. Raises ProgramFailed if that fails."""
     arguments = command(metaq("audit", str(environment.broker.data), "--json"), stop_signal=signal.SIGKILL)
@@ -120,9 +105,9 @@ def audit(environment: Environment) -> Audit:
         raise ProgramFailed(f"the audit is not done after {AUDIT_TIMEOUT_S:g} s") from None
     (environment.directory / "audit.log").write_bytes(done.stderr)
     try:
-        report = msgspec.json.decode(done.stdout, type=_Report)
-    except msgspec.DecodeError:
+        report = json.loads(done.stdout)
+    except ValueError:
         tail = " | ".join(done.stderr.decode(errors="replace").splitlines()[-5:])
         raise ProgramFailed(f"the audit ended with code {done.returncode} and no report: {tail}") from None
-    holds = report.holds and done.returncode == 0
-    return Audit(holds, report.sentence, report.totals.messages, report.totals.in_doubt)
+    holds, totals = report["holds"] and done.returncode == 0, report["totals"]
+    return Audit(holds, report["sentence"], totals["messages"], totals["in_doubt"])

@@ -1,17 +1,14 @@
 """The final comparison: four accounts of the same orders. Pure.
 
-They are the ordered files, the database, the broker's messages and the consumers' sums; the Spark audit of the broker's
-log is added.
+Of the ordered files, the database, the broker's messages and the consumers; the Spark audit of its log is added.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
-from meta_broker.demo.messages import InvoiceMessage, LineMessage
-from meta_broker.demo.orders import Invoice
+from meta_broker.demo.orders import Invoice, InvoiceMessage, LineMessage
 
 SHOWN_MAX = 5  # examples a kind of difference, and countries in the table
 
@@ -29,13 +26,6 @@ class Account(NamedTuple):
     country: str
     lines: int
     total: Decimal
-
-
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """The broker has no account of an invoice: its two topics contradict each other."""
-
-    what: str
 
 
 class Audit(NamedTuple):
@@ -61,7 +51,7 @@ class RunEvidence(NamedTuple):
 
 
 class RunVerdict(NamedTuple):
-    """Result of the comparison. `problems` is empty if and only if all accounts agree."""
+    """Result of the comparison. *problems* is empty if and only if all accounts agree."""
 
     invoices: Mapping[str, int]  # both, neither, mixed
     lines: Mapping[str, int]  # ordered, database, broker, consumers
@@ -71,17 +61,25 @@ class RunVerdict(NamedTuple):
 
 def judge(evidence: RunEvidence) -> RunVerdict:
     """Compare the accounts. Every difference becomes a problem, the first few of a kind by name."""
-    database, audit = evidence.database, evidence.audit
+    audit = evidence.audit
     ordered = {it.number: Account(it.country, len(it.lines), it.total) for it in evidence.ordered}
-    on_broker = _accounts(evidence.invoice_messages, evidence.line_messages)
-    classes = {n: _classify(account, database.get(n), on_broker.get(n)) for n, account in ordered.items()}
-    counts = Counter(kind for kind, _ in classes.values())
+    sides = {
+        "database": evidence.database,
+        "invoices": _accounts((m.invoice, Account(m.country, m.lines, m.total)) for m in evidence.invoice_messages),
+        "order-lines": _accounts((m.invoice, Account(m.country, 1, m.amount)) for m in evidence.line_messages),
+    }
+    seen = set().union(*sides.values())
+    differences = {
+        number: [f"{side} {them.get(number)}" for side, them in sides.items() if them.get(number) != account]
+        for number, account in ordered.items()
+    }
+    mixed = [f"{it} ({', '.join(why)}; ordered {ordered[it]})" for it, why in differences.items() if why and it in seen]
+    neither = sorted(ordered.keys() - seen)
     doubled = Counter((line.invoice, line.line) for line in evidence.line_messages)
-    whole = [account for account in on_broker.values() if isinstance(account, Account)]
     said = {
         "ordered": _by_country(ordered.values()),
-        "database": _by_country(database.values()),
-        "broker": _by_country(whole),
+        "database": _by_country(sides["database"].values()),
+        "broker": _by_country(sides["order-lines"].values()),
         "consumers": evidence.summed,
     }
     differing = [
@@ -90,66 +88,37 @@ def judge(evidence: RunEvidence) -> RunVerdict:
         if len({sums.get(country) for sums in said.values()}) > 1
     ]
     messages = len(evidence.invoice_messages) + len(evidence.line_messages)
+    counted = f"{audit.messages} messages in the log, the broker gave out {messages}"
     found = {
-        "invoice is mixed": [f"{n} ({why})" for n, (kind, why) in classes.items() if kind == "mixed"],
-        "invoice is in neither": [n for n, (kind, _) in classes.items() if kind == "neither"],
-        "invoice was never ordered": sorted((database.keys() | on_broker.keys()) - classes.keys()),
+        "invoice is mixed": mixed,
+        "invoice is in neither": neither,
+        "invoice was never ordered": sorted(seen - ordered.keys()),
         "line is on the broker twice": [f"{n} line {at}" for (n, at), count in sorted(doubled.items()) if count > 1],
         "message was seen before its row": evidence.orphans,
         "branch is still in doubt": evidence.in_doubt,
         "revenue differs": differing,
         "the audit does not hold": [] if audit.holds else [audit.sentence],
-        "the audit counts otherwise": []
-        if audit.messages == messages
-        else [f"{audit.messages} messages in the log, the broker gave out {messages}"],
+        "the audit counts otherwise": [] if audit.messages == messages else [counted],
         "the audit finds branches in doubt": [str(audit.in_doubt)] if audit.in_doubt else [],
     }
     problems = [f"{what}: {one}" for what, ones in found.items() for one in ones[:SHOWN_MAX]]
     problems += [f"{what}: and {len(ones) - SHOWN_MAX} more" for what, ones in found.items() if len(ones) > SHOWN_MAX]
     return RunVerdict(
-        {kind: counts[kind] for kind in ("both", "neither", "mixed")},
-        {
-            **{side: sum(account.lines for account in of.values()) for side, of in list(said.items())[:2]},
-            "broker": len(evidence.line_messages),
-            "consumers": sum(revenue.lines for revenue in evidence.summed.values()),
-        },
+        {"both": len(ordered) - len(neither) - len(mixed), "neither": len(neither), "mixed": len(mixed)},
+        {side: sum(revenue.lines for revenue in sums.values()) for side, sums in said.items()},
         sorted(evidence.summed.items(), key=lambda item: (-item[1].amount, item[0]))[:SHOWN_MAX],
         problems,
     )
 
 
-def _classify(ordered: Account, row: Account | None, messages: Account | Contradiction | None) -> tuple[str, str]:
-    """Return `both`, `neither` or `mixed`, and why: only a whole invoice, the same on both sides, is in both."""
-    if row is None or messages is None:
-        if row is None and messages is None:
-            return "neither", ""
-        return "mixed", "on the broker only" if row is None else "in the database only"
-    if isinstance(messages, Contradiction):
-        return "mixed", messages.what
-    for side, account in (("database", row), ("broker", messages)):
-        if account != ordered:
-            return "mixed", f"the {side} says {account}, ordered was {ordered}"
-    return "both", ""
-
-
-def _accounts(invoices: Iterable[InvoiceMessage], lines: Iterable[LineMessage]) -> dict[str, Account | Contradiction]:
-    found: dict[str, Account | Contradiction] = {}
-    parts: dict[str, list[LineMessage]] = defaultdict(list)
-    for line in lines:
-        parts[line.invoice].append(line)
-    for message in invoices:
-        number, of_it = message.invoice, parts[message.invoice]
-        said = message.lines, message.total
-        sums = len(of_it), sum((line.amount for line in of_it), Decimal(0))
-        if number in found:
-            found[number] = Contradiction("two messages on the broker")
-        elif sums != said or {line.country for line in of_it} != {message.country}:
-            found[number] = Contradiction(
-                f"its message says {said[0]} lines and {said[1]}, they are {sums[0]} and {sums[1]}"
-            )
-        else:
-            found[number] = Account(message.country, *said)
-    return dict.fromkeys(parts, Contradiction("lines without an invoice on the broker")) | found
+def _accounts(parts: Iterable[tuple[str, Account]]) -> dict[str, Account]:
+    """Add up the parts of each invoice: what comes twice has twice the lines."""
+    found: dict[str, Account] = {}
+    for number, (country, lines, total) in parts:
+        before = found.get(number, Account(country, 0, Decimal(0)))
+        where = country if country == before.country else f"{before.country} and {country}"
+        found[number] = Account(where, before.lines + lines, before.total + total)
+    return found
 
 
 def _by_country(accounts: Iterable[Account]) -> dict[str, Revenue]:

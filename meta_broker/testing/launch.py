@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+LOG_TAIL_BYTES = 2_000
 NOBODY = 65534  # unprivileged user and group of every Linux
 
 # The order matters. Capabilities survive the change of user only when asked to, and a change of user clears the
@@ -73,3 +74,9 @@ def is_open_to(user: int, path: Path) -> bool:
     """Return whether *user*, without supplementary groups, may enter all directories above *path*."""
     states = [parent.stat() for parent in path.resolve().parents]
     return all(state.st_mode & (0o100 if state.st_uid == user else 0o001) for state in states)
+
+
+def log_tail(log: Path) -> str:
+    """Return the last lines of a program's log as one, for an error."""
+    lines = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").splitlines()[-8:]
+    return " | ".join(line.strip() for line in lines if line.strip()) or "(empty)"

@@ -15,14 +15,13 @@ import time
 from pathlib import Path
 from typing import Self
 
-from meta_broker.testing.launch import command, server_user
+from meta_broker.testing.launch import command, log_tail, server_user
 from meta_client.protocol.errors import MetaError
 from zk.embedded.held_port import HeldPort
 
 START_TIMEOUT_S = 60  # usually under a second; longer on a swapping machine
 STOP_TIMEOUT_S = 20
 START_ATTEMPTS = 20  # while sessions of a killed server end
-LOG_TAIL_BYTES = 2_000
 STOP_SIGNAL = signal.SIGINT  # fast shutdown
 USER = "metaq"
 DATABASE = "postgres"  # created by initdb
@@ -224,18 +223,15 @@ class EmbeddedPostgres:
             if (code := self._process.poll()) is not None:
                 raise EmbeddedPostgresFailed(
                     f"PostgreSQL on 127.0.0.1:{port} ended with code {code} while starting; "
-                    f"the end of {self.log}: {self._log_tail()}"
+                    f"the end of {self.log}: {log_tail(self.log)}"
                 )
             if _is_ready(self._data / "postmaster.pid", self._process.pid):
                 return
             time.sleep(0.02)
         raise EmbeddedPostgresFailed(
             f"PostgreSQL on 127.0.0.1:{port} does not serve after {START_TIMEOUT_S} s; "
-            f"the end of {self.log}: {self._log_tail()}"
+            f"the end of {self.log}: {log_tail(self.log)}"
         )
-
-    def _log_tail(self) -> str:
-        return _joined(self.log.read_bytes()[-LOG_TAIL_BYTES:])
 
 
 def _children(pid: int) -> list[int]:

@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_broker.demo.generator import rows, write_orders
-from meta_broker.demo.messages import (
+from meta_broker.demo.orders import (
+    COLUMNS,
+    BrokenOrders,
     InvoiceMessage,
-    LineMessage,
-    MalformedMessage,
-    decode,
+    decode_invoice,
+    decode_line,
     encode,
     invoice_message,
     line_messages,
+    read_invoices,
 )
-from meta_broker.demo.orders import COLUMNS, BrokenOrders, read_invoices
 
 HEADER = ",".join(COLUMNS)
 GOOD = "536365,85123A,WHITE HOLDER,6,2010-12-01 08:26:00,2.55,17850.0,United Kingdom"
@@ -57,13 +58,13 @@ BROKEN = [
     ("StockCode", "", "1 to 200 characters"),
     ("Description", "x" * 201, "at most 200 characters"),
     ("Quantity", "6.5", "a whole number"),
-    ("Quantity", "1000001", "a whole number within 1000000"),
+    ("Quantity", "1000001", "a whole number of at most six digits"),
     ("InvoiceDate", "2010-13-01 08:26:00", "a time such as 2010-12-01 08:26:00"),
     ("InvoiceDate", "01/12/2010", "a time such as"),
     ("UnitPrice", "free", "a price such as 2.55"),
     ("UnitPrice", "1e3", "a price such as 2.55"),
     ("UnitPrice", "2.55555", "a price such as 2.55"),
-    ("CustomerID", "Smith", "empty or a number such as 17850.0"),
+    ("CustomerID", "Smith", "empty or a number like 17850.0"),
     ("Country", " ", "1 to 200 characters"),
 ]
 
@@ -139,42 +140,13 @@ def test_made_up_orders_read_back_and_repeat(tmp_path: Path) -> None:
 
 
 def test_messages_say_what_the_invoice_says(tmp_path: Path) -> None:
-    (invoice,) = read_invoices([write(tmp_path / "a.csv", *(",".join(row) for row in [COLUMNS]), GOOD)])
+    (invoice,) = read_invoices([write(tmp_path / "a.csv", HEADER, GOOD)])
     (line,) = line_messages(invoice)
-    assert decode(encode(line), LineMessage) == line
+    assert decode_line(encode(line)) == line
     assert line.amount == Decimal("15.30")
-    header = decode(encode(invoice_message(invoice)), InvoiceMessage)
-    assert header == InvoiceMessage(invoice="536365", country="United Kingdom", lines=1, total=Decimal("15.30"))
-    assert b'"price":"2.55"' in encode(line)  # no float on the wire
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b"",
-        b"[]",
-        b"{}",
-        b'{"invoice":"1","line":0,"country":"x","stock_code":"1","quantity":1,"price":"NaN"}',
-        b'{"invoice":"1","line":0,"country":"x","stock_code":"1","quantity":1,"price":"1e400"}',
-        b'{"invoice":"1","line":0,"country":"x","stock_code":"1","quantity":1,"price":"0.00001"}',
-        b'{"invoice":"1","line":-1,"country":"x","stock_code":"1","quantity":1,"price":"1"}',
-        b'{"invoice":"1","line":0,"country":"x","stock_code":"1","quantity":99999999,"price":"1"}',
-        b'{"invoice":"1","line":0,"country":"x","stock_code":"1","quantity":1,"price":"1","more":1}',
-    ],
-)
-def test_a_strangers_payload_is_refused(payload: bytes) -> None:
-    with pytest.raises(MalformedMessage):
-        decode(payload, LineMessage)
-
-
-@given(
-    quantity=st.integers(-1_000_000, 1_000_000),
-    price=st.decimals(-9_999_999, 9_999_999, places=4),
-    text=st.text(min_size=1, max_size=20),
-)
-def test_every_line_reads_back(quantity: int, price: Decimal, text: str) -> None:
-    line = LineMessage(invoice="1", line=0, country=text, stock_code=text, quantity=quantity, price=price)
-    assert decode(encode(line), LineMessage) == line
+    header = decode_invoice(encode(invoice_message(invoice)))
+    assert header == InvoiceMessage("536365", "United Kingdom", 1, Decimal("15.30"))
+    assert b'"amount":"15.30"' in encode(line)  # no float on the wire
 
 
 def test_rows_are_in_the_layout() -> None:
