@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from journal.errors import CorruptJournal, DirectoryInUse
-from journal.records.decoders import decode
+from journal.records.codec import decode
 from journal.records.header import Lsn, RecordHeader
 from journal.records.record import Epoch, Record
 from journal.state.inspection import RecordReader

@@ -1,1 +1,1 @@
-"""Records: header, codec (layouts, encoders, decoders), identifiers, states and value types. Pure."""
+"""Records: header, codec, identifiers, states and value types. Pure."""

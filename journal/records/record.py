@@ -1,4 +1,4 @@
-"""Records, one frozen struct a type. Pure. Their bytes: encoders.py.
+"""Records, one frozen struct a type. Pure. Their bytes: codec.py.
 
 The body of PUT, PUT_BATCH, TX_PUT and CARRY is message frames, copied verbatim and never parsed; other types have none.
 PUT and COMMIT name their base offset in each partition: redo is physical, and a lost or doubled record is noticed.

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from journal.errors import InvalidContent, InvalidRecord
+from journal.records.codec import decode
 from journal.records.dead_letters import DeadLetter
-from journal.records.decoders import decode
 from journal.records.header import Lsn
 from journal.records.outcomes import FinishedBranch
 from journal.records.record import Decision, DroppedRecords, Forget

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from journal.errors import InvalidRecord
-from journal.records.decoders import decode
+from journal.records.codec import decode
 from journal.records.header import Lsn, Offset
 from journal.records.heuristics import HeuristicDecision
 from journal.records.record import (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from journal.errors import InvalidRecord
-from journal.records.decoders import decode
+from journal.records.codec import decode
 from journal.records.header import Lsn, record_type_name
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import LedgerEntry

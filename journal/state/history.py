@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from journal.errors import ContradictoryRecord, CorruptJournal
-from journal.records.decoders import decode
+from journal.records.codec import decode
 from journal.records.extents import Extent
 from journal.records.header import Lsn, Offset, RecordHeader
 from journal.records.heuristics import HeuristicDecision

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
 from journal.errors import InvalidContent, InvalidRecord, StorageFailed
+from journal.records.codec import decode
 from journal.records.dead_letters import DeadLetter, describe_dead_letter
-from journal.records.decoders import decode
 from journal.records.header import Lsn, Offset, RecordHeader, record_type_name
 from journal.records.ledger import LedgerEntry
 from journal.records.record import (

@@ -14,7 +14,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from journal.errors import CorruptJournal, UnreadableRange
-from journal.records.encoders import relocate_bytes
+from journal.records.codec import relocate_bytes
 from journal.records.extents import Extent
 from journal.records.header import META_BYTES_MAX, Lsn, RecordType
 from journal.records.record import PartitionName

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from journal.records.decoders import decode
+from journal.records.codec import decode
 from journal.records.header import Lsn, Offset, RecordHeader, RecordType
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName, Record

@@ -8,7 +8,7 @@ A record that cannot be written stops the journal for good.
 
 from collections.abc import Callable, Sequence
 
-from journal.records.encoders import commit_bytes_at_most, relocate_bytes_at_most
+from journal.records.codec import commit_bytes_at_most, relocate_bytes_at_most
 from journal.records.header import META_BYTES_MAX, Lsn
 from journal.records.heuristics import EVENTS, HEURISTICS_MAX, STATES, HeuristicDecision
 from journal.records.index_updates import IndexUpdate

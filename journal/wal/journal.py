@@ -10,7 +10,7 @@ import msgspec
 
 from journal.checksum import crc32
 from journal.errors import RecordTooLarge
-from journal.records.encoders import encode
+from journal.records.codec import encode
 from journal.records.header import (
     ALIGNMENT,
     HEADER_BYTES,

@@ -12,9 +12,8 @@ import numpy as np
 
 from journal.checksum import crc32
 from journal.errors import InvalidRecord, StorageFailed
-from journal.records.decoders import DECODERS
+from journal.records.codec import BRANCH, PUT, READERS, RUN, SEQUENCE
 from journal.records.header import HEADER_BYTES, RecordType, record_type_name
-from journal.records.layouts import BRANCH, PUT, RUN, SEQUENCE
 from journal.records.record import Commit, Relocate
 from spark_jobs.messages.branches import BranchExtent, UnendedBranches
 from spark_jobs.messages.frames import Extents
@@ -212,7 +211,7 @@ def follow(block: RecordBlock, branches: UnendedBranches, on_put: OnPut | None =
                 extent = BranchExtent(lsn + HEADER_BYTES + body - meta, size, count, crc)
                 branches.put(branch_lsn or lsn, (bytes(data[at + RUN.size : body]), partition), extent)
             elif kind in _DECODED:
-                record = DECODERS[kind](bytes(data[meta:body]))
+                record = READERS[kind](bytes(data[meta:body]))
                 if isinstance(record, Commit):
                     if any(each.base + each.bytes > LSN_MAX for each in record.assignments):
                         raise ValueError("an offset beyond 2^63")
@@ -221,7 +220,7 @@ def follow(block: RecordBlock, branches: UnendedBranches, on_put: OnPut | None =
                     branches.relocate(record, lsn + HEADER_BYTES + body - meta)
             elif kind in _ENDS:
                 branches.drop(BRANCH.unpack_from(data, meta)[0])
-            elif kind not in DECODERS:
+            elif kind not in READERS:
                 raise ValueError("this version of metaq does not read it: use the version that wrote it")
     except (struct.error, ValueError, IndexError) as error:
         raise InvalidRecord(f"LSN {lsn}: a malformed {record_type_name(kind)} record: {error}") from error

@@ -3,8 +3,8 @@
 from typing import Final, NamedTuple, assert_never
 
 from journal.errors import InvalidRecord
+from journal.records.codec import decode
 from journal.records.dead_letters import DeadLetter
-from journal.records.decoders import decode
 from journal.records.header import RecordHeader, record_type_name
 from journal.records.ledger import LedgerEntry
 from journal.records.record import (

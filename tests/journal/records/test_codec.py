@@ -8,9 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from journal.errors import InvalidRecord
+from journal.records.codec import decode, encode, relocate_bytes, relocate_bytes_at_most
 from journal.records.dead_letters import DeadLetter, DeadLetterState
-from journal.records.decoders import decode
-from journal.records.encoders import encode, relocate_bytes, relocate_bytes_at_most
 from journal.records.header import (
     HEADER_BYTES,
     META_BYTES_MAX,

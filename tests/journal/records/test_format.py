@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from journal.records import dead_letters, header, layouts, ledger, topic_changes
+from journal.records import codec, dead_letters, header, ledger, topic_changes
+from journal.records.codec import READERS, decode, encode
 from journal.records.dead_letters import DeadLetter, DeadLetterState
-from journal.records.decoders import DECODERS, decode
-from journal.records.encoders import encode
 from journal.records.header import ALIGNMENT, HEADER_BYTES, Lsn, Offset, RecordHeader, RecordType, pack, unpack
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry
@@ -138,22 +137,22 @@ def struct_of(rows: list[Row]) -> str:
         ("Segment header", segments._HEADER.format + "27sI"),
         ("Cut header", saved_tail._HEADER.format + "3sI"),
         ("Record header", header._HEADER.format),
-        ("Branch", layouts.BRANCH.format),
-        ("PUT", layouts.PUT.format),
-        ("PUT_BATCH", layouts.PUT.format + layouts.SEQUENCE.format.removeprefix("<")),
-        ("TX_PUT", layouts.RUN.format),
-        ("PREPARE", layouts.PREPARE.format),
-        ("COMMIT", layouts.ASSIGNMENT_COUNT.format),
-        ("Take", layouts.ASSIGNMENT.format),
+        ("Branch", codec.BRANCH.format),
+        ("PUT", codec.PUT.format),
+        ("PUT_BATCH", codec.PUT.format + codec.SEQUENCE.format.removeprefix("<")),
+        ("TX_PUT", codec.RUN.format),
+        ("PREPARE", codec.PREPARE.format),
+        ("COMMIT", codec.ASSIGNMENT_COUNT.format),
+        ("Take", codec.ASSIGNMENT.format),
         ("ROLLBACK", "<B"),
-        ("CARRY", layouts.RELOCATE.format),
-        ("Carried run", layouts.RELOCATED.format),
+        ("CARRY", codec.RELOCATE.format),
+        ("Carried run", codec.RELOCATED.format),
         ("LEDGER", ledger.HEAD.format),
         ("TOPIC", topic_changes.HEAD.format),
-        ("LOST", layouts.END_COUNT.format),
-        ("End", layouts.END.format),
-        ("EPOCH", layouts.EPOCH.format),
-        ("CHECKPOINT", layouts.CHECKPOINT.format),
+        ("LOST", codec.END_COUNT.format),
+        ("End", codec.END.format),
+        ("EPOCH", codec.EPOCH.format),
+        ("CHECKPOINT", codec.CHECKPOINT.format),
         ("DECISION", "<"),
         ("REFUSED", dead_letters.HEAD.format),
     ],
@@ -242,7 +241,7 @@ def test_every_example_is_what_the_code_reads(chain: list[tuple[Record, bytes]])
 
 
 def test_every_kind_that_is_written_has_an_example() -> None:
-    assert {kind for kind, _ in examples()} == {RecordType(kind).name for kind in DECODERS}
+    assert {kind for kind, _ in examples()} == {RecordType(kind).name for kind in READERS}
 
 
 def test_the_checkpoint_example_is_the_state_of_the_records_before_it() -> None:

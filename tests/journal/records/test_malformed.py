@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from journal.errors import InvalidRecord
-from journal.records import layouts, topic_changes
+from journal.records import codec, topic_changes
+from journal.records.codec import decode, encode
 from journal.records.dead_letters import REASON_BYTES_MAX, DeadLetter, DeadLetterState
-from journal.records.decoders import decode
-from journal.records.encoders import encode
 from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordHeader, RecordType, kind_and_time, pack
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry
@@ -42,8 +41,8 @@ LETTER = DeadLetter("orders", 0, 1, 100, 200, 5, 1, DeadLetterState.TRIED, "no")
 LEDGER = LedgerEntry(KEY, Disagreement.MIXED, "ann", "why", "seen")
 SET = TopicChange(topic="orders", state=TopicState.SET, partitions=4, compression=("lz4", "zstd"), index="attribute")
 
-AT_PRODUCER = layouts.PUT.size + layouts.SEQUENCE.size
-AT_FLAG = layouts.BRANCH.size + len(str(KEY))  # of a COMMIT: whether it committed in one phase
+AT_PRODUCER = codec.PUT.size + codec.SEQUENCE.size
+AT_FLAG = codec.BRANCH.size + len(str(KEY))  # of a COMMIT: whether it committed in one phase
 
 
 def decoded(kind: RecordType, meta: bytes) -> Record:
@@ -86,8 +85,8 @@ def test_it_reads_back(record: Record) -> None:
         (HEURISTIC, more, "where who and why take 3 and 4"),
         (RELOCATE, more, "where 1 runs should be named"),
         (DROPPED, more, "1 ends, and 1 bytes after the last"),
-        (DROPPED, lambda meta: layouts.END_COUNT.pack(0), "0 ends, and 0 bytes after the last"),
-        (LETTER, without(layouts.PUT.size), "unpack_from requires a buffer"),
+        (DROPPED, lambda meta: codec.END_COUNT.pack(0), "0 ends, and 0 bytes after the last"),
+        (LETTER, without(codec.PUT.size), "unpack_from requires a buffer"),
         (LETTER, lambda meta: meta[8:16] + meta[:8] + meta[16:], r"a refused message in \[200, 100\)"),
         (LETTER, lambda meta: meta + b"x" * REASON_BYTES_MAX, r"a refused message in \[100, 200\)"),
         (LEDGER, lambda meta: meta[:-4], "and evidence some"),

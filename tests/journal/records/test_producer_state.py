@@ -4,7 +4,7 @@ import pytest
 
 from journal.errors import InvalidRecord
 from journal.records import producer_state as module
-from journal.records.encoders import encode
+from journal.records.codec import encode
 from journal.records.header import Lsn, Offset, RecordHeader
 from journal.records.producer_state import (
     REMEMBERED_PER_PARTITION,

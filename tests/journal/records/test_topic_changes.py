@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.errors import InvalidRecord
-from journal.records.decoders import decode
-from journal.records.encoders import encode
+from journal.records.codec import decode, encode
 from journal.records.header import Lsn, Offset, RecordHeader, RecordType
 from journal.records.record import NO_BRANCH, PartitionName, PutRecord, Record, TxPut
 from journal.records.topic_changes import TopicChange, TopicState, describe_change, format_partitions

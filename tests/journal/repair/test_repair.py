@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from journal.errors import CorruptJournal, NotRepairable, StorageFailed
-from journal.records.decoders import decode
+from journal.records.codec import decode
 from journal.records.header import HEADER_BYTES, Lsn, RecordHeader, RecordType
 from journal.records.record import Commit, DroppedRecords, PartitionName, Prepare, TxPut
 from journal.repair.check import CheckReport, check

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from journal.errors import StorageFailed
-from journal.records.decoders import decode
+from journal.records.codec import decode
 from journal.repair.check import check
 from journal.replica.replica_appender import ReplicaAppender
 from journal.state.checkpoint import Checkpoint

@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from journal.errors import ForeignStream
-from journal.records.encoders import encode
+from journal.records.codec import encode
 from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordType, pack
 from journal.records.record import PutRecord
 from journal.replica.follower import JournalFollower

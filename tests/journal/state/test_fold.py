@@ -3,7 +3,7 @@
 import pytest
 
 from journal.errors import InvalidRecord
-from journal.records.encoders import encode
+from journal.records.codec import encode
 from journal.records.extents import Extent
 from journal.records.header import HEADER_BYTES, Lsn, Offset
 from journal.records.index_updates import IndexUpdate

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from journal.errors import StorageFailed
+from journal.records.codec import encode
 from journal.records.dead_letters import DeadLetter, DeadLetterState
-from journal.records.encoders import encode
 from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordHeader, RecordType, pack, unpack
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from journal.errors import InvalidRecord
-from journal.records.encoders import encode
+from journal.records.codec import encode
 from journal.records.header import HEADER_BYTES, Offset
 from journal.records.record import PutRecord
 from journal.state.recovery import NullSink, recover

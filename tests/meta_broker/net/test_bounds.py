@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.records.decoders import decode
+from journal.records.codec import decode
 from journal.records.record import PutRecord
 from journal.records.xid import BranchKey, LocalKey, XaKey, Xid
 from journal.wal.scan import Scanner

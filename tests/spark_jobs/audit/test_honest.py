@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
-from journal.records.decoders import decode
+from journal.records.codec import decode
 from journal.records.record import Commit, PutRecord
 from journal.replica.follower import JournalFollower
 from journal.state.checkpoint import Checkpoint, decode_checkpoint

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from journal.records.decoders import decode
+from journal.records.codec import decode
 from journal.records.record import Commit
 from journal.state.live_branch import LiveBranch
 from journal.state.transaction_store import JournalTransactionStore

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, In, StringStartsWith
 
-from journal.records.decoders import decode
+from journal.records.codec import decode
 from journal.records.header import Offset
 from journal.records.record import NO_BRANCH, Commit, OffsetAssignment, PartitionName, PutRecord, TxPut
 from journal.state.fold import apply

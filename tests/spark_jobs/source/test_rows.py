@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.errors import InvalidRecord
-from journal.records.encoders import encode
+from journal.records.codec import encode
 from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordHeader
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry
