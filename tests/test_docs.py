@@ -20,16 +20,11 @@ import msgspec
 import pytest
 
 from meta_broker.access.quota import Quota
-from meta_broker.config.access_section import AccessSection
-from meta_broker.config.admin_section import AdminSection
 from meta_broker.config.broker_config import TopicConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.config.loading import load
-from meta_broker.config.replication_section import ReplicationSection
-from meta_broker.config.retention_section import RetentionSection
-from meta_broker.config.slave_section import SlaveSection
-from meta_broker.config.tls_section import TlsSection
-from meta_broker.config.zookeeper_section import ZooKeeperSection
+from meta_broker.config.sections import ReplicationSection, RetentionSection, SlaveSection, ZooKeeperSection
+from meta_broker.config.security_sections import AccessSection, AdminSection, TlsSection
 from tests import scenario_table
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.metaq_program import metaq_on_path

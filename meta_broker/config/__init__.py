@@ -1,6 +1,4 @@
 """The configuration file and its validation.
 
-Read: schedule, broker_section, zookeeper_section,
-retention_section, slave_section, replication_section, admin_section, tls_section, access_section,
-broker_config (the value) -> exposure -> loading.
+Read: schedule, broker_section, sections, security_sections, broker_config (the value) -> exposure -> loading.
 """

@@ -14,14 +14,9 @@ from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import JournalIdentity
 from meta_broker.access.quota import UNLIMITED, Quota
 from meta_broker.access.rules import Principals
-from meta_broker.config.access_section import AccessSection
-from meta_broker.config.admin_section import AdminSection
 from meta_broker.config.broker_section import BrokerSection, RoleName
-from meta_broker.config.replication_section import ReplicationSection
-from meta_broker.config.retention_section import RetentionSection
-from meta_broker.config.slave_section import SlaveSection
-from meta_broker.config.tls_section import TlsSection
-from meta_broker.config.zookeeper_section import ZooKeeperSection
+from meta_broker.config.sections import ReplicationSection, RetentionSection, SlaveSection, ZooKeeperSection
+from meta_broker.config.security_sections import AccessSection, AdminSection, TlsSection
 from meta_client.net.security import Security
 from zk.tree.paths import InvalidName, check_topic
 

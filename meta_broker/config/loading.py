@@ -10,16 +10,11 @@ import msgspec
 
 from journal.wal.flush_mode import FlushMode
 from meta_broker.access.quota import UNLIMITED, Quota, check_quota
-from meta_broker.config.access_section import AccessSection, check_access
-from meta_broker.config.admin_section import AdminSection, check_admin
 from meta_broker.config.broker_config import BROKER_ID_MAX, PARTITIONS_MAX, BrokerConfig, TopicConfig, why_not_a_topic
 from meta_broker.config.broker_section import BrokerSection, RoleName, check_hosts, check_section
 from meta_broker.config.exposure import check_exposure
-from meta_broker.config.replication_section import ReplicationSection, check_replication
-from meta_broker.config.retention_section import RetentionSection, check_retention
-from meta_broker.config.slave_section import SlaveSection, why_not_slave
-from meta_broker.config.tls_section import TlsSection, check_tls
-from meta_broker.config.zookeeper_section import ZooKeeperSection, check_zookeeper
+from meta_broker.config.sections import ReplicationSection, RetentionSection, SlaveSection, ZooKeeperSection
+from meta_broker.config.security_sections import AccessSection, AdminSection, TlsSection
 from meta_broker.errors import ConfigError
 from meta_client.protocol.compression import LABELS
 
@@ -66,16 +61,15 @@ def load(
     slave = msgspec.structs.replace(file.slave, **{key: value for key, value in given.items() if value is not None})
     admin = file.admin if admin_port is None else msgspec.structs.replace(file.admin, port=admin_port)
     check_section(section, where)
-    check_admin(admin, where)
-    check_tls(file.tls, where)
-    check_access(file.access, where)
+    for each in (admin, file.tls, file.access):
+        each.check(where)
     check_quota(file.address_quota, f"{where}: address_quota")
     check_hosts(section, zookeeper is not None, where)
-    check_zookeeper(file.zookeeper, where)
-    check_retention(file.retention, data, section.segment_bytes, where)
-    if reason := why_not_slave(slave, is_slave=role == "slave", has_zookeeper=zookeeper is not None):
+    file.zookeeper.check(where)
+    file.retention.check(data, section.segment_bytes, where)
+    if reason := slave.why_not_slave(is_slave=role == "slave", has_zookeeper=zookeeper is not None):
         raise ConfigError(f"{where}: slave: {reason}")
-    check_replication(file.replication, where)
+    file.replication.check(where)
     check_topics(file.topics, where)
     _check_filters(file.filters, where)
     _check_data(data)

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import logging
 
-from meta_broker.config.admin_section import AdminSection
+from meta_broker.config.security_sections import AdminSection
 from meta_client.errors import InvalidSecurity
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from meta_broker.access.addresses import is_in, network_of, parse_address, parse_range
-from meta_broker.config.tls_section import TlsSection
+from meta_broker.config.security_sections import TlsSection
 from meta_client.errors import InvalidSecurity
 from meta_client.net.tls import certificate_validity
 from meta_client.protocol.encoder import encode_result

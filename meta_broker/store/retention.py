@@ -12,7 +12,7 @@ from journal.records.header import Lsn, RecordHeader
 from journal.records.record import PartitionName
 from journal.wal.scan import record_at
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Segments
-from meta_broker.config.retention_section import RetentionSection
+from meta_broker.config.sections import RetentionSection
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.index_survey import IndexSurvey
 from meta_broker.store.partition_index import Covered

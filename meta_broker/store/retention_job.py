@@ -26,8 +26,8 @@ from journal.records.record import PartitionName
 from journal.state.checkpoint import Checkpoint, remove_checkpoints_below
 from journal.state.checkpointed import CheckpointedState
 from journal.wal.segments import Segments
-from meta_broker.config.retention_section import RetentionSection
 from meta_broker.config.schedule import Schedule
+from meta_broker.config.sections import RetentionSection
 from meta_broker.daemon_call import in_daemon_thread
 from meta_broker.store.archive_tier import ArchiveTier
 from meta_broker.store.clock import STEP_MS, Clock

@@ -9,7 +9,7 @@ from collections import deque
 from journal.records.epoch_history import WriterEpoch
 from journal.records.header import Lsn
 from journal.wal.segments import JournalIdentity
-from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.config.sections import ReplicationSection
 from meta_broker.replication.link_protocol import (
     Accept,
     FetchTail,

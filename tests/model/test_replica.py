@@ -21,7 +21,7 @@ from journal.wal.open_journal import JournalConfig, OpenJournal
 from journal.wal.segments import segment_base
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
-from meta_broker.config.slave_section import SlaveSection
+from meta_broker.config.sections import SlaveSection
 from meta_broker.replication.replica.effects import Resync
 from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_broker.replication.replica.resync import resync

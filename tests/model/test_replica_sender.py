@@ -24,7 +24,7 @@ from journal.records.header import Lsn
 from journal.wal.segments import SEGMENT_HEADER_BYTES, segment_base
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
-from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.config.sections import ReplicationSection
 from meta_broker.replication.link_protocol import (
     VERSION,
     Accept,

@@ -15,7 +15,7 @@ from journal.checksum import crc32
 from journal.records.epoch_history import WriterEpoch
 from journal.records.header import Lsn
 from journal.wal.high_watermark import LSN_MAX
-from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.config.sections import ReplicationSection
 from meta_broker.replication.link_protocol import (
     Accept,
     FetchTail,

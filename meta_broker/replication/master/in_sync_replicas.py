@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from journal.records.header import Lsn
 from journal.wal.high_watermark import LSN_MAX
-from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.config.sections import ReplicationSection
 from meta_broker.replication.link_protocol import LinkRefused
 from meta_broker.replication.master.loss_check import LossCheck
 from zk.brokers.replication import ReplicationNode

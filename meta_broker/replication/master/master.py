@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from journal.records.epoch_history import WriterEpoch
 from journal.records.header import Lsn
 from journal.wal.segments import SEGMENT_HEADER_BYTES
-from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.config.sections import ReplicationSection
 from meta_broker.replication.link_protocol import Handshake, Heartbeat
 from meta_broker.replication.lost_tail import LostTail
 from meta_broker.replication.master.handshake import (

@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from journal.records.header import Lsn
 from journal.wal.journal import Journal
-from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.config.sections import ReplicationSection
 from meta_broker.replication.link_protocol import Handshake, Heartbeat
 from meta_broker.replication.master.handshake import SendProgress, StartFetch, StartResync, StartStream
 from meta_broker.replication.master.refusals import Refusals

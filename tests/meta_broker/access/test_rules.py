@@ -12,8 +12,7 @@ from meta_broker.access.attempts import FAILURES_MAX, RECOVERY_S, REMEMBERED_MAX
 from meta_broker.access.principal import Principal, Right, matches
 from meta_broker.access.rules import FILE_BYTES_MAX, load_rules, parse_rules
 from meta_broker.access.scram import Verifier
-from meta_broker.config.access_section import AccessSection
-from meta_broker.config.admin_section import AdminSection
+from meta_broker.config.security_sections import AccessSection, AdminSection
 from meta_broker.errors import ConfigError
 from meta_broker.net.identified import certificate_names
 from meta_client.errors import InvalidSecurity

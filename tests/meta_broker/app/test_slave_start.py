@@ -9,7 +9,7 @@ from meta_broker.app.roles import run, with_role
 from meta_broker.app.slave import read_slave_facts
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.loading import load
-from meta_broker.config.slave_section import SlaveSection
+from meta_broker.config.sections import SlaveSection
 from meta_broker.errors import ConfigError
 from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
 from meta_broker.store.checkpoint_taking import checkpoint_stopped

@@ -22,7 +22,7 @@ from journal.wal.storage import DirectoryStorage
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.session_file import FILE_NAME, SessionFile
 from meta_broker.config.broker_config import BrokerConfig
-from meta_broker.config.zookeeper_section import ZooKeeperSection
+from meta_broker.config.sections import ZooKeeperSection
 from meta_client.protocol.requests import TransactionVerb
 from tests.fixtures.broker import CONFIG, READY, BrokerProcess, running_broker
 from tests.fixtures.expiry import empty

@@ -9,8 +9,7 @@ from journal.wal.flush_mode import FlushMode
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.config.loading import load
-from meta_broker.config.slave_section import SlaveSection
-from meta_broker.config.zookeeper_section import ZooKeeperSection
+from meta_broker.config.sections import SlaveSection, ZooKeeperSection
 from meta_broker.errors import ConfigError
 
 

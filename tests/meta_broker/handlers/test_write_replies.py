@@ -13,7 +13,7 @@ from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
 from journal.state.live_branch import AppendResult
 from journal.wal.high_watermark import HighWatermark
-from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.config.sections import ReplicationSection
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.request_times import RequestTimes
 from meta_broker.handlers.writes import WriteReplies

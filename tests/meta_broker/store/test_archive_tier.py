@@ -16,7 +16,7 @@ from journal.errors import StorageFailed
 from journal.records.header import Offset
 from journal.records.record import PartitionName
 from journal.wal.segments import JournalIdentity, segment_name
-from meta_broker.config.retention_section import RetentionSection
+from meta_broker.config.sections import RetentionSection
 from meta_broker.store.archive_cache import ArchiveCold
 from meta_broker.store.archive_tier import ArchiveTier
 from meta_broker.store.cold_read import ColdRead

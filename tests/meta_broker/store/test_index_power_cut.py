@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from journal.records.record import PartitionName
-from meta_broker.config.retention_section import RetentionSection
+from meta_broker.config.sections import RetentionSection
 from meta_broker.store import index_layout
 from meta_broker.store.index_layout import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES, file_name
 from meta_broker.store.index_writing import TEMPORARY_SUFFIX

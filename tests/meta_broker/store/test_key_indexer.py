@@ -17,7 +17,7 @@ from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
 from meta_broker.config.broker_config import TopicConfig
-from meta_broker.config.retention_section import RetentionSection
+from meta_broker.config.sections import RetentionSection
 from meta_broker.store import key_files, key_indexer
 from meta_broker.store.key_block import KeyBlock
 from meta_broker.store.key_files import KeyFiles

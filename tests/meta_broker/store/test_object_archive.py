@@ -16,7 +16,7 @@ from journal.archive.object_place import ObjectPlace
 from journal.errors import StorageFailed
 from journal.wal.storage import DirectoryStorage
 from journal.wal.storage_file import StorageFile
-from meta_broker.config.retention_section import RetentionSection
+from meta_broker.config.sections import RetentionSection
 from meta_broker.store import retention_job
 from spark_jobs.source.locations import plan
 from tests.fixtures.s3_server import S3Server

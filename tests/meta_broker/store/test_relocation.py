@@ -11,7 +11,7 @@ from journal.records.xid import XaKey, Xid
 from journal.state.live_branch import LiveBranch
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
-from meta_broker.config.retention_section import RetentionSection
+from meta_broker.config.sections import RetentionSection
 from meta_broker.store.message_store import MessageStore
 from tests.fixtures.loops import until
 from tests.meta_broker.store.test_retention import (

@@ -23,7 +23,7 @@ from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
-from meta_broker.config.retention_section import RetentionSection
+from meta_broker.config.sections import RetentionSection
 from meta_broker.store import partition_index
 from meta_broker.store.checkpoint_job import NoCheckpoint
 from meta_broker.store.clock import CONFIRM_MS

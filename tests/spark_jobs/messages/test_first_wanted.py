@@ -15,7 +15,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan
 from journal.records.record import PartitionName
 from journal.records.xid import XaKey, Xid
 from journal.state.live_branch import LiveBranch
-from meta_broker.config.retention_section import RetentionSection
+from meta_broker.config.sections import RetentionSection
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import TransactionVerb
 from spark_jobs.messages.batches import PartitionId

@@ -7,7 +7,7 @@ import pytest
 
 from journal.records.header import Lsn
 from journal.wal.high_watermark import LSN_MAX
-from meta_broker.config.replication_section import ReplicationSection, check_replication
+from meta_broker.config.sections import ReplicationSection
 from meta_broker.errors import ConfigError
 from meta_broker.replication.link_protocol import LinkRefused
 from meta_broker.replication.master.handshake import SendProgress
@@ -232,11 +232,11 @@ def test_names_of_slaves_are_bounded() -> None:
 
 
 def test_times_that_would_give_up_a_slave_that_is_well() -> None:
-    check_replication(ReplicationSection(), "f")
+    ReplicationSection().check("f")
     with pytest.raises(ConfigError, match=r"f: replication\.silence_ms 1000"):
-        check_replication(ReplicationSection(silence_ms=1000), "f")
+        ReplicationSection(silence_ms=1000).check("f")
     with pytest.raises(ConfigError, match=r"f: replication\.lag_ms 1000"):
-        check_replication(ReplicationSection(lag_ms=1000), "f")
+        ReplicationSection(lag_ms=1000).check("f")
 
 
 @pytest.mark.parametrize("section", [SYNC, DEGRADE], ids=["refuse", "degrade"])

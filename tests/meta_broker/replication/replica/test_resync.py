@@ -16,7 +16,7 @@ from journal.wal.scan import Scanner
 from journal.wal.segments import JournalIdentity, segment_base
 from journal.wal.storage import DirectoryStorage
 from meta_broker.config.broker_config import BrokerConfig
-from meta_broker.config.slave_section import SlaveSection
+from meta_broker.config.sections import SlaveSection
 from meta_broker.errors import ConfigError
 from meta_broker.replication.replica.effects import Resync
 from meta_broker.replication.replica.resync import resync
