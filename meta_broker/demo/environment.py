@@ -15,7 +15,7 @@ from journal.records.xid import Xid
 from meta_broker.demo import producers
 from meta_broker.demo.consumers import consuming
 from meta_broker.demo.orders import PARTITIONS
-from meta_broker.demo.producers import QUALIFIER, Event, RecoveryDone, RolledBack, Shop, Trapped, Work
+from meta_broker.demo.producers import QUALIFIER, ProducerEvent, RecoveryDone, RolledBack, Shop, Trapped, Work
 from meta_broker.demo.schema import IN_DOUBT, PROGRESS, TABLES
 from meta_broker.testing.launch import log_tail, server_user
 from meta_broker.testing.postgres import EmbeddedPostgres
@@ -73,12 +73,12 @@ class ProducerProcess:
         except OSError as error:
             raise self._failed() from error
 
-    def next_event(self, timeout_s: float) -> Event | None:
+    def next_event(self, timeout_s: float) -> ProducerEvent | None:
         """Return the next event; None: there was none in time. Raises ProgramFailed if the process has ended."""
         try:
             if not self._pipe.poll(timeout_s):
                 return None
-            event: Event = self._pipe.recv()
+            event: ProducerEvent = self._pipe.recv()
         except (EOFError, OSError) as error:
             raise self._failed() from error
         self.rolled_back += isinstance(event, RolledBack)

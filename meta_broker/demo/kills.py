@@ -81,7 +81,8 @@ def kill_producers_before_commit(environment: Environment, until: int) -> Kill:
     """Kill the producers with two transactions held, before and after the decision: recovery must tell them apart."""
     expected_by_step = {TwoPhaseStep.PREPARED_DATABASE: Action.ROLL_BACK, TwoPhaseStep.DECIDED: Action.COMMIT}
     environment.producers.order(until, *expected_by_step)
-    held = dict(environment.producers.wait_for(Trapped, TRAP_TIMEOUT_S) for _ in range(2))
+    trapped = [environment.producers.wait_for(Trapped, TRAP_TIMEOUT_S) for _ in range(2)]
+    held = {it.step: it.transaction for it in trapped}
     started = time.monotonic()
     environment.producers.kill()
     prepared = environment.in_doubt_in_database() & environment.in_doubt_on_broker()

@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class Shop(NamedTuple):
-    """Where the producers work. *decisions* is the directory of the coordinator's log."""
+    """Facts that the producers need. *decisions* is the directory of the coordinator's log."""
 
     dsn: str
     zookeeper: str
@@ -62,28 +63,32 @@ class Work(NamedTuple):
     steps: frozenset[TwoPhaseStep] = frozenset()
 
 
-class RecoveryDone(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecoveryDone:
     """Event: recovery is done, by transaction; work begins."""
 
     actions: dict[str, Action]
 
 
-class RolledBack(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RolledBack:
     """Event: an attempt was rolled back."""
 
 
-class Trapped(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Trapped:
     """Event: a transaction is held at *step*."""
 
     step: TwoPhaseStep
     transaction: str
 
 
-class Finished(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Finished:
     """Event: every invoice is committed."""
 
 
-Event = RecoveryDone | RolledBack | Trapped | Finished
+ProducerEvent = RecoveryDone | RolledBack | Trapped | Finished
 
 
 def log_to(path: Path) -> None:
@@ -99,7 +104,7 @@ class Hold:
     *tell* is called on the held thread, before it waits.
     """
 
-    def __init__(self, limit: int, tell: Callable[[Event], None]) -> None:
+    def __init__(self, limit: int, tell: Callable[[ProducerEvent], None]) -> None:
         self.tell = tell
         self._changed = threading.Condition()  # guards the rest
         self._limit, self._begun = limit, 0
@@ -204,7 +209,7 @@ def main(pipe: Connection, shop: Shop, limit: int) -> None:
     log_to(shop.log)
     telling = threading.Lock()
 
-    def tell(event: Event) -> None:
+    def tell(event: ProducerEvent) -> None:
         with telling:
             pipe.send(event)
 

@@ -3,7 +3,7 @@
 import threading
 
 from journal.records.xid import Xid
-from meta_broker.demo.producers import Event, Hold, Trapped, Work
+from meta_broker.demo.producers import Hold, ProducerEvent, Trapped, Work
 from meta_client.coordinator import TwoPhaseStep
 
 XID = Xid(1, b"shop.x.1-1", b"")
@@ -13,7 +13,7 @@ def test_one_transaction_is_held_at_each_step_until_the_release() -> None:
     held: list[TwoPhaseStep] = []
     is_held = threading.Semaphore(0)
 
-    def tell(event: Event) -> None:
+    def tell(event: ProducerEvent) -> None:
         assert isinstance(event, Trapped)
         held.append(event.step)
         is_held.release()
