@@ -24,9 +24,9 @@ from journal.state.snapshot import Snapshot
 from journal.state.truncation import finish_truncation
 from journal.state.wall_clock import wall_clock_ms
 from journal.wal.high_watermark import LSN_MAX
+from journal.wal.marks import remove_recovery_point, write_recovery_point
 from journal.wal.open_journal import JournalConfig, OpenJournal
 from journal.wal.record_stream import RecordChunk, RecordStream
-from journal.wal.recovery_point import remove_recovery_point, write_recovery_point
 from journal.wal.scan import Scanner
 from journal.wal.segments import SEGMENT_HEADER_BYTES, JournalIdentity, Segments
 from journal.wal.storage import Storage

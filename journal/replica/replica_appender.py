@@ -7,8 +7,8 @@ from journal.errors import StorageFailed
 from journal.records.header import Lsn
 from journal.wal.flush_mode import FlushMode
 from journal.wal.log_writer import LogWriter
+from journal.wal.marks import write_recovery_point
 from journal.wal.record_stream import RecordChunk
-from journal.wal.recovery_point import write_recovery_point
 from journal.wal.segments import Segments
 from journal.wal.storage_file import Buffer
 from journal.wal.writer_state import E

@@ -21,11 +21,10 @@ from journal.state.journal_state import JournalState
 from journal.state.replay import PendingUpdates, RecordFold, replay
 from journal.state.truncation import finish_truncation
 from journal.wal.high_watermark import LSN_MAX
+from journal.wal.marks import lower_watermark, remove_recovery_point
 from journal.wal.open_journal import make_end_durable
-from journal.wal.recovery_point import remove_recovery_point
 from journal.wal.scan import EndVerdict, ScanEnd, ScannedRecord, Scanner
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Segments
-from journal.wal.watermark_file import lower_watermark
 
 log = logging.getLogger(__name__)
 

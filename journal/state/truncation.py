@@ -11,13 +11,19 @@ from journal.state.checkpoint import Checkpoint, checkpoint_numbers, decode_chec
 from journal.state.initial_sync import initial_sync_names
 from journal.state.inspection import read_checkpoints
 from journal.state.saved_tail import DivergentTail, save_tail
-from journal.wal.lsn_file import read_lsn, remove_file, write_lsn
+from journal.wal.marks import (
+    lower_watermark,
+    read_lsn,
+    read_recovery_point,
+    remove_file,
+    remove_recovery_point,
+    write_lsn,
+    write_recovery_point,
+)
 from journal.wal.open_journal import make_end_durable
-from journal.wal.recovery_point import read_recovery_point, remove_recovery_point, write_recovery_point
 from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, JournalIdentity, Segments
 from journal.wal.storage import Storage
-from journal.wal.watermark_file import lower_watermark
 
 NAME = "cutting"
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from journal.errors import UnreadableRange
 from journal.records.header import ALIGNMENT, HEADER_BYTES, LSN_FIELD, InvalidHeader, Lsn, RecordHeader, RecordType
+from journal.wal.marks import read_recovery_point
 from journal.wal.record_window import LOOK_BYTES, RecordWindow, Unreadable, read_some
-from journal.wal.recovery_point import read_recovery_point
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Segments
 
 SEARCH_CHUNK_BYTES = 1 << 20

@@ -23,10 +23,10 @@ from journal.state.fold import apply
 from journal.state.recovery import Recovered
 from journal.state.transaction_store import JournalTransactionStore
 from journal.state.wall_clock import wall_clock_ms
+from journal.wal.marks import SavedWatermark, write_watermark
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Segments
 from journal.wal.storage import TMP_SUFFIX, DirectoryStorage
-from journal.wal.watermark_file import SavedWatermark, write_watermark
 from meta_broker.cluster.cluster_identity import save_cluster_file
 from meta_broker.store.checkpoint_taking import checkpoint_opened
 from meta_broker.store.indexes import Indexes

@@ -13,9 +13,9 @@ from journal.state.checkpoint import Checkpoint, IndexFileEntry
 from journal.state.checkpointed import CheckpointedState, write_next
 from journal.state.snapshot import Snapshot
 from journal.state.transaction_store import JournalTransactionStore
+from journal.wal.marks import read_watermark
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
-from journal.wal.watermark_file import read_watermark
 from meta_broker.store.indexes import Indexes, Rebuilding
 from meta_client.protocol.answers import CheckpointTaken
 

@@ -23,9 +23,9 @@ from journal.state.recovery import Recovered
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.high_watermark import LSN_MAX, YIELD, HighWatermark, WatermarkAction, Yield
 from journal.wal.inline_commit import LoopHooks
+from journal.wal.marks import SavedWatermark, read_watermark, remove_watermark
 from journal.wal.open_journal import OpenJournal
 from journal.wal.storage import DirectoryStorage, Storage
-from journal.wal.watermark_file import SavedWatermark, read_watermark, remove_watermark
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import with_remedy
 from meta_broker.store.archive_tier import ArchiveTier

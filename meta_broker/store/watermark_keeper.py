@@ -9,9 +9,9 @@ from journal.errors import StorageFailed
 from journal.records.header import Lsn
 from journal.wal.flush_mode import FlushMode
 from journal.wal.high_watermark import HighWatermark
+from journal.wal.marks import SavedWatermark, read_watermark, write_watermark
 from journal.wal.reserve import Reserve, is_full
 from journal.wal.storage import Storage
-from journal.wal.watermark_file import SavedWatermark, read_watermark, write_watermark
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.storagelevel import StorageLevel
 
 from journal.errors import StorageFailed
+from journal.wal.marks import read_watermark
 from journal.wal.storage import DirectoryStorage
-from journal.wal.watermark_file import read_watermark
 from spark_jobs.audit.archive_check import ArchiveResult, check_archive, is_archive
 from spark_jobs.audit.checkpoint_check import branch_findings, partition_findings, position_findings
 from spark_jobs.audit.checkpoint_files import Checkpoints, read_checkpoints

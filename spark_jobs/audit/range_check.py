@@ -6,9 +6,9 @@ from pathlib import Path
 
 from journal.errors import StorageFailed
 from journal.records.header import HEADER_BYTES
+from journal.wal.marks import SavedWatermark
 from journal.wal.segments import segment_name, unnamed_base
 from journal.wal.storage import DirectoryStorage
-from journal.wal.watermark_file import SavedWatermark
 from spark_jobs.audit.checkpoint_files import Checkpoints, read_checkpoints
 from spark_jobs.audit.report import SourcedClaim
 from spark_jobs.source.locations import JournalLocation

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 from journal.archive.manifest import NAME
 from journal.checksum import crc32
 from journal.errors import StorageFailed
+from journal.wal.marks import read_watermark
 from journal.wal.record_window import read_some
 from journal.wal.segments import SEGMENT_HEADER_BYTES
 from journal.wal.storage import DirectoryStorage
-from journal.wal.watermark_file import read_watermark
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES
 from spark_jobs.messages import stream
 from spark_jobs.messages.journal import Began, JournalTask, PlannedJournal

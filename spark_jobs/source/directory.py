@@ -10,7 +10,7 @@ from pathlib import Path
 
 from journal.errors import InvalidContent, StorageFailed
 from journal.state.copy_marks import refuse_backup
-from journal.wal.recovery_point import read_recovery_point
+from journal.wal.marks import read_recovery_point
 from journal.wal.segments import (
     SEGMENT_BYTES_MAX,
     SEGMENT_HEADER_BYTES,

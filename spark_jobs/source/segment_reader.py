@@ -3,7 +3,7 @@
 Judges as the journal does, segment by segment. A segment with a successor was fsynced entirely: what does not read back
 is corrupt. In the last segment, bytes below the durable LSN of any later valid record are corrupt; anything else is the
 torn tail of a crash, or being written by a live broker, and the journal ends there. In a directory that was receiving a
-copy, records name the durable LSN of the master, and `journal.wal.recovery_point` the local one. Bytes that the disk
+copy, records name the durable LSN of the master, and `journal.wal.marks` the local one. Bytes that the disk
 cannot read where a record is expected are reported, since they may have been one.
 """
 

@@ -21,8 +21,8 @@ from journal.repair.tail import tail_of
 from journal.state.inspection import RecordReader, scanner_from
 from journal.state.journal_state import JournalState
 from journal.state.recovery import Recovered
+from journal.wal.marks import SavedWatermark, read_watermark, write_watermark
 from journal.wal.storage import DirectoryStorage
-from journal.wal.watermark_file import SavedWatermark, read_watermark, write_watermark
 from meta_broker.errors import BrokerError
 from meta_broker.replication.promotion.candidates import Candidate, NoReport
 from meta_broker.replication.promotion.promotion_check import ClusterView, FormerMaster, ReplicaStatus, claimant

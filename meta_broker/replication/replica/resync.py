@@ -14,10 +14,10 @@ from journal.state.initial_sync import begin_initial_sync, initial_sync_names
 from journal.state.saved_tail import DivergentTail
 from journal.state.truncation import clear, truncate
 from journal.state.wall_clock import wall_clock_ms
+from journal.wal.marks import SavedWatermark, read_watermark, write_watermark
 from journal.wal.segments import segment_base
 from journal.wal.storage import DirectoryStorage
 from journal.wal.storage_file import translated
-from journal.wal.watermark_file import SavedWatermark, read_watermark, write_watermark
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import BrokerError, ConfigError
 from meta_broker.replication.lost_tail import LostTail

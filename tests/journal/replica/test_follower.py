@@ -15,8 +15,8 @@ from journal.repair.check import check
 from journal.repair.repair import apply_repair, plan_repair
 from journal.state.inspection import read_checkpoints
 from journal.wal.flush_mode import SYNC, FlushMode
+from journal.wal.marks import write_recovery_point
 from journal.wal.open_journal import MIB
-from journal.wal.recovery_point import write_recovery_point
 from journal.wal.scan import EndVerdict
 from journal.wal.segments import segment_name
 from journal.wal.storage import DirectoryStorage

@@ -17,7 +17,7 @@ from journal.state.initial_sync import begin_initial_sync, read_initial_sync
 from journal.state.inspection import read_checkpoints
 from journal.state.saved_tail import MAGIC, TAIL_HEADER_BYTES, VERSION, DivergentTail, entries_of, list_saved_tails
 from journal.state.truncation import clear, truncate
-from journal.wal.recovery_point import read_recovery_point, write_recovery_point
+from journal.wal.marks import read_recovery_point, write_recovery_point
 from tests.fixtures.copies import copy_of, end_of, feed, image, open_follower, said, stream
 from tests.fixtures.faulty_storage import FaultyStorage, MemoryFile, PowerCut
 from tests.fixtures.histories import entries_of as records_of

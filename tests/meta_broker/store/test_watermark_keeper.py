@@ -10,9 +10,9 @@ from journal.errors import StorageFailed
 from journal.records.header import Lsn
 from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.high_watermark import HighWatermark
+from journal.wal.marks import SavedWatermark, read_watermark, write_watermark
 from journal.wal.reserve import Reserve
 from journal.wal.storage_file import Buffer
-from journal.wal.watermark_file import SavedWatermark, read_watermark, write_watermark
 from meta_broker.store import watermark_keeper
 from meta_broker.store.watermark_keeper import WatermarkKeeper, write_first_watermark
 from tests.fixtures.faulty_storage import FaultyStorage

@@ -6,16 +6,16 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
-from journal.archive.directory import DirectoryPlace
 from journal.archive.keeper import SegmentKeeper
+from journal.archive.places import DirectoryPlace
 from journal.checksum import crc32
 from journal.records.header import Lsn
 from journal.records.record import NO_BRANCH, TxPut
 from journal.state.checkpoint import Checkpoint, IndexFileEntry
 from journal.state.relocation import read_chunk, relocation_chunks
+from journal.wal.marks import SavedWatermark, write_watermark
 from journal.wal.segments import Segments, segment_name
 from journal.wal.storage import DirectoryStorage
-from journal.wal.watermark_file import SavedWatermark, write_watermark
 from meta_broker.store.checkpoint_taking import checkpoint_stopped
 from spark_jobs.audit.audit import audit_journal
 from spark_jobs.audit.report import AuditVerdict

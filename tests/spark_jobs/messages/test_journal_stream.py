@@ -15,9 +15,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from journal.errors import StorageFailed
 from journal.records.header import Lsn, Offset
 from journal.records.record import PutRecord
+from journal.wal.marks import SavedWatermark, write_watermark
 from journal.wal.segments import segment_name
 from journal.wal.storage import DirectoryStorage
-from journal.wal.watermark_file import SavedWatermark, write_watermark
 from meta_client.protocol.id_layout import BIRTH_MS
 from spark_jobs.messages.batches import TIME_AT
 from spark_jobs.messages.journal import plan_tasks, read_task

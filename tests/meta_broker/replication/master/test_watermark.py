@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from journal.records.header import Lsn
+from journal.wal.marks import WATERMARK, SavedWatermark, read_watermark, write_watermark
 from journal.wal.storage import DirectoryStorage
-from journal.wal.watermark_file import NAME, SavedWatermark, read_watermark, write_watermark
 from meta_broker.replication.replica.slave_file import SlaveFile
 from meta_client.protocol.requests import Put
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
@@ -168,7 +168,7 @@ def test_a_directory_that_was_copied_while_its_master_ran_shows_nothing_that_was
     lowered = written_down(pair.master.data)
     assert watermark.lsn < lowered.lsn < 1 << 40
     assert not lowered.is_whole
-    (pair.master.data / NAME).write_bytes(b"damaged")
+    (pair.master.data / WATERMARK).write_bytes(b"damaged")
     pair.master.start()
     assert seen(pair.master) == []
     pair.slaves[0].start()
@@ -200,16 +200,16 @@ def test_what_mode_async_had_not_checkpointed_waits_for_slaves_in_mode_sync(tmp_
         broker.kill()
         broker.config_path.write_text(NO_CHECKPOINTS)
         broker.start()
-        assert not (broker.data / NAME).exists(), "nobody keeps it up to date"
+        assert not (broker.data / WATERMARK).exists(), "nobody keeps it up to date"
 
 
 def test_a_disk_that_takes_no_watermark_costs_what_a_restart_shows_and_nothing_else(pair: Replicas) -> None:
-    (pair.master.data / f"{NAME}.tmp").mkdir()  # not even root writes there
+    (pair.master.data / f"{WATERMARK}.tmp").mkdir()  # not even root writes there
     put_acknowledged(pair.master, [b"later"])
     wait_until(lambda: "watermark not written" in pair.master.log, "it says so")
     put_acknowledged(pair.master, [b"last"])
     assert seen(pair.master) == [*FIRST, b"later", b"last"]
-    (pair.master.data / f"{NAME}.tmp").rmdir()
+    (pair.master.data / f"{WATERMARK}.tmp").rmdir()
     reached = high_watermark(pair.master)
     wait_until(lambda: written_down(pair.master.data).lsn >= reached, "it is written down")
 

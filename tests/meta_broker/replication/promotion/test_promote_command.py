@@ -15,9 +15,9 @@ from journal.records.header import RecordType
 from journal.records.xid import XaKey, Xid
 from journal.repair.offline import opened_segments, read_state
 from journal.state.truncation import truncate
+from journal.wal.marks import read_watermark
 from journal.wal.scan import Scanner
 from journal.wal.storage import DirectoryStorage
-from journal.wal.watermark_file import read_watermark
 from meta_broker.cli.promote import promote_command
 from meta_broker.replication.promotion.promotion import promote, read_cluster, read_replica
 from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile

@@ -8,8 +8,8 @@ import pytest
 from journal.errors import StorageFailed
 from journal.records.header import Lsn
 from journal.state.truncation import clear, truncate
-from journal.wal.watermark_file import (
-    NAME,
+from journal.wal.marks import (
+    WATERMARK,
     SavedWatermark,
     lower_watermark,
     read_watermark,
@@ -42,14 +42,14 @@ def test_it_reads_back(storage: FaultyStorage, lsn: int, *, is_whole: bool) -> N
 
 def test_it_stands_in_one_line_that_its_checksum_covers(storage: FaultyStorage) -> None:
     write_watermark(storage, SavedWatermark(Lsn(4711), is_whole=True))
-    content = storage.read(NAME)
+    content = storage.read(WATERMARK)
     assert content == b"8a66c14e 4711 whole\n"
     for at in range(len(content)):
         for bit in range(8):
-            storage.blobs[NAME] = content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
+            storage.blobs[WATERMARK] = content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
             assert read_watermark(storage) == SavedWatermark(Lsn(0), is_whole=False)
     for damaged in (b"", content[:-1], content + b"\n", content.replace(b"whole", b"unsure")):
-        storage.blobs[NAME] = damaged
+        storage.blobs[WATERMARK] = damaged
         assert read_watermark(storage) == SavedWatermark(Lsn(0), is_whole=False)
 
 
