@@ -7,9 +7,18 @@ from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from meta_broker.metrics.admin_token import AdminToken
-from meta_broker.metrics.broker_samples import connection_samples, process_samples, request_samples, topic_samples
-from meta_broker.metrics.journal_samples import archive_samples, disk_samples, journal_samples, transaction_samples
-from meta_broker.metrics.replication_samples import master_samples, slave_samples
+from meta_broker.metrics.samples import (
+    archive_samples,
+    connection_samples,
+    disk_samples,
+    journal_samples,
+    master_samples,
+    process_samples,
+    request_samples,
+    slave_samples,
+    topic_samples,
+    transaction_samples,
+)
 from meta_broker.metrics.status import BrokerStatus
 from meta_broker.net.tls_listener import PortTls
 from meta_client.admin.endpoint import AdminEndpoint

@@ -24,7 +24,7 @@ from meta_client.protocol.requests import (
 )
 from meta_client.protocol.responses import Behind, Data, Result
 from spark_jobs.formats import MetaqReader
-from spark_jobs.messages import replicas
+from spark_jobs.messages import fetching as replicas
 from spark_jobs.messages.options import read_options
 from tests.fixtures.broker import CONFIG
 from tests.fixtures.replicas import ReplicaProcess, Replicas, copied_bytes, wait_until

@@ -24,8 +24,8 @@ from meta_broker.replication.master.handshake import (
 from meta_broker.replication.master.handshake_reads import read_snapshot
 from meta_broker.replication.master.in_sync_replicas import SLAVES_MAX, InSyncReplicas, changed
 from meta_broker.replication.master.loss_check import LossCheck, LossState
-from meta_broker.replication.master.refusals import Refusals
 from meta_broker.replication.master.replica_sender import ReplicaSender
+from meta_broker.replication.master.sender_owner import Refusals
 from meta_broker.replication.master.tail_fetch import TailFetch
 from meta_broker.store.cold_reader import ColdReader
 from meta_broker.store.message_store import MessageStore

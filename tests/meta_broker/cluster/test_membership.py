@@ -19,8 +19,8 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from journal.records.xid import LocalKey, XaKey, Xid
 from journal.wal.storage import DirectoryStorage
+from meta_broker.cluster.former_session import FILE_NAME, SessionFile
 from meta_broker.cluster.membership import Membership
-from meta_broker.cluster.session_file import FILE_NAME, SessionFile
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.sections import ZooKeeperSection
 from meta_client.protocol.requests import TransactionVerb

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from journal.errors import StorageFailed
-from meta_broker.cluster import session_file
-from meta_broker.cluster.session_file import FILE_NAME, SessionFile
+from meta_broker.cluster import former_session as session_file
+from meta_broker.cluster.former_session import FILE_NAME, SessionFile
 from zk.session.security import SessionCredentials
 
 MINE = SessionCredentials(-(2**63) + 5, bytes(range(16)))

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from journal.archive.directory import DirectoryPlace
 from journal.archive.download import ObjectDamaged, ObjectMissing
+from journal.archive.places import DirectoryPlace
 from journal.errors import StorageFailed
 from journal.wal.open_file import OpenFile
 from meta_broker.store import archive_cache

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meta_broker.replication.master.refusals import SLAVES_MAX, Refusals
+from meta_broker.replication.master.sender_owner import SLAVES_MAX, Refusals
 
 
 def test_a_reason_is_logged_once_until_it_changes_or_the_slave_was_accepted(caplog: pytest.LogCaptureFixture) -> None:
