@@ -1,5 +1,5 @@
 """An archive of segments that retention took away, and the manifest that lists them.
 
 Read: manifest (pure) -> keeper (stores a segment, then lists it), view, download (what is listed, and nothing else) ->
-directory, object_place (where archives are) -> places.
+object_place, places (where archives are).
 """

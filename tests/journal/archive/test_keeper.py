@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from journal.archive.directory import DirectoryPlace
 from journal.archive.keeper import SegmentKeeper
 from journal.archive.manifest import NAME, archived_index_name, decode_archive_manifest
+from journal.archive.places import DirectoryPlace
 from journal.archive.view import read_manifest
 from journal.errors import StorageFailed
 from journal.wal.segments import JournalIdentity, Segments, segment_name
