@@ -7,8 +7,8 @@ check's rows), the checks (checksums, *_check; pure DataFrame transforms), check
 report (the answer), audit (runs all) -> certificate (a database and journals, joined and signed), reconciliation (what
 a restore has pulled apart) -> cli: `metaq audit`, `metaq certify`, `metaq reconcile`.
 
-messages: columns, frames (where messages stand), batches (messages as Arrow), names, branches, segments, published
-(what a segment publishes), selection, journal (reads directories) -> options, cluster, fetching (reads brokers),
+messages: columns, frames (where messages stand), batches (messages as Arrow), names, segments, published (what
+a segment publishes), selection, journal (reads directories) -> options, cluster, fetching (reads brokers),
 planning, stream, journal_positions, journal_stream (of directories) -> sink: options, batch_plan (what Spark planned),
 commit (carries out what meta_client/batches decides), writers -> formats: what Spark finds by name.
 

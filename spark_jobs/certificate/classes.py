@@ -1,4 +1,4 @@
-"""Joins what both sides say of each transaction, and names what came of it. Pure.
+"""Joins what both sides say of each transaction, and names what came of it, and on whose word. Pure.
 
 The classes exclude each other, and every transaction is in one: their counts must add up (accounts.py).
 """
@@ -124,3 +124,24 @@ def judged(
         .otherwise("rolled back")
     )
     return joined.withColumn("class", verdict)
+
+
+def with_sources(
+    rows: DataFrame, *, has_markers: bool, coordinators: tuple[bytes, ...], partial: tuple[bytes, ...]
+) -> DataFrame:
+    """Add column `source` to judged transactions. *coordinators*: beginnings of the gtrids that logs decide; *partial*:
+    of those whose log may have had other decisions, too."""
+    database, outcome, gtrid = F.col("database"), F.col("outcome"), F.col("gtrid")
+    unmarked = ", no marked row" if has_markers else ""
+    of_log: Column = (
+        F.when(database.isNotNull() & outcome.isNull(), "pg_prepared_xacts")
+        .when(database.isNotNull(), "pg_xact_status, for the id in the coordinator's log")
+        .when(outcome.isNotNull(), f"nothing but the decision in the coordinator's log{unmarked}")
+        .when(~begins_with(gtrid, partial), f"no decision in the coordinator's log, which is whole{unmarked}")
+        .otherwise(f"no decision in what is left of the coordinator's log, and other databases may use it{unmarked}")
+    )
+    of_table: Column = F.when(outcome.isNotNull(), f"decision row{unmarked}").otherwise(f"no decision row{unmarked}")
+    return rows.withColumn(
+        "source",
+        F.when(F.col("rows") > 0, "marked rows").when(begins_with(gtrid, coordinators), of_log).otherwise(of_table),
+    )

@@ -5,11 +5,12 @@ explains what they have committed since.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import psycopg
+import pyarrow as pa
 
 from journal.errors import StorageFailed
 from journal.records.xid import Xid
@@ -18,7 +19,8 @@ from meta_client.coordinator.errors import CannotEnlist, Unreachable
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.postgres import PostgresParticipant
 from meta_client.coordinator.receipts import Receipts
-from spark_jobs.certificate.database import DatabaseProblem
+from meta_client.transactions.table import parse_brokers
+from spark_jobs.certificate.database import DatabaseProblem, DecisionRow
 
 _BROKER: Final = re.compile("[0-9]{1,10}")  # as in decision rows
 # What the database says of a transaction, as in column `database` (classes.py); of any other end it knows nothing.
@@ -121,3 +123,30 @@ class CoordinatorLogs:
 def _broker(receipts: Receipts) -> tuple[int, ...] | None:
     number = receipts.broker.partition("/")[0]
     return (int(number),) if _BROKER.fullmatch(number) else None
+
+
+_SCHEMA: Final = pa.schema(
+    [
+        ("gtrid", pa.string()),  # in hexadecimal
+        ("outcome", pa.string()),
+        ("named", pa.list_(pa.field("element", pa.int64()))),  # brokers of a commit, null if they can't be read
+        ("database", pa.string()),
+        ("is_early", pa.bool_()),
+    ]
+)
+_SAYS: Final = {"commit": "committed", "rollback": "rolled back"}  # a decision row is written where its rows are
+
+
+def decision_table(rows: list[DecisionRow], coordinated: list[CoordinatedDecision]) -> pa.Table:
+    """Return the decisions as classes.py has them."""
+    found = [*_of_rows(rows), *((one.gtrid.hex(), *one[1:]) for one in coordinated)]
+    columns = [[one[number] for one in found] for number in range(len(_SCHEMA))]
+    return pa.Table.from_arrays(
+        [pa.array(one, field.type) for one, field in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
+    )
+
+
+def _of_rows(rows: list[DecisionRow]) -> Iterator[tuple[object, ...]]:
+    for one in rows:
+        named = parse_brokers(one.brokers) if one.outcome == "commit" else ()
+        yield one.gtrid.encode().hex(), one.outcome, named, _SAYS.get(one.outcome), True

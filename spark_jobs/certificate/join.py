@@ -20,8 +20,8 @@ from journal.errors import StorageFailed
 from spark_jobs.audit.audit import keep
 from spark_jobs.audit.report import AuditVerdict
 from spark_jobs.certificate.broker_side import JournalSide
-from spark_jobs.certificate.classes import BROKEN, CLASSES, judged, transactions
-from spark_jobs.certificate.coordinator_side import CoordinatorLogs
+from spark_jobs.certificate.classes import BROKEN, CLASSES, judged, transactions, with_sources
+from spark_jobs.certificate.coordinator_side import CoordinatorLogs, decision_table
 from spark_jobs.certificate.database import (
     DatabaseSnapshot,
     Marker,
@@ -30,9 +30,7 @@ from spark_jobs.certificate.database import (
     snapshot,
     stored_offsets,
 )
-from spark_jobs.certificate.decisions import decision_table
 from spark_jobs.certificate.sides import Deciders, begins_with, gtrid_of_text
-from spark_jobs.certificate.sources import with_sources
 
 RECHECKED_MAX: Final = 100_000
 UNKNOWN_ID: Final = "id "  # before a message id that no broker knows, in place of a gtrid

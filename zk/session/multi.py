@@ -1,18 +1,23 @@
-"""Transactions in kazoo's terms: what is sent, and what its results say."""
+"""Requests in kazoo's terms: transactions, their results, and what had no answer."""
 
 from collections.abc import Sequence
 from typing import Any, Final, assert_never
 
 from kazoo.exceptions import (
     BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
     KazooException,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    OperationTimeoutError,
     RolledBackError,
+    SessionExpiredError,
 )
+from kazoo.handlers.threading import KazooTimeoutError
 
-from zk.errors import RefusedNode
+from zk.errors import RefusedNode, ZooKeeperUnavailable
 from zk.tree.paths import check_path
 from zk.tree.transactions import Check, Create, NodeTransaction, RefusalReason, Remove, TransactionRefused, Write
 
@@ -57,3 +62,21 @@ def refusal_of(operations: NodeTransaction, results: Sequence[object]) -> Transa
         if isinstance(result, KazooException) and not isinstance(result, RolledBackError):
             return RefusedNode(operation.path, result)
     return None
+
+
+UNANSWERED: Final = (
+    ConnectionLoss,
+    SessionExpiredError,
+    ConnectionClosedError,
+    OperationTimeoutError,
+    KazooTimeoutError,
+)
+LARGE_BYTES: Final = 1_000_000  # servers hang up on a request larger than their jute.maxbuffer
+
+
+def unanswered(connect: str, path: str, error: Exception, bytes_sent: int) -> ZooKeeperUnavailable:
+    """Return the error of a request for *path* that had no answer, and sent *bytes_sent* of data."""
+    remedy = "is it running? the request is safe to repeat"
+    if bytes_sent >= LARGE_BYTES:
+        remedy = f"it hangs up on requests above its jute.maxbuffer, 1 MiB by default, and this one had {bytes_sent:,}"
+    return ZooKeeperUnavailable(f"ZooKeeper at {connect} did not answer for {path} ({type(error).__name__}): {remedy}")

@@ -27,11 +27,10 @@ from zk.forks import invalidate_after_fork
 from zk.session.lease import Lease
 from zk.session.lease_keeper import BoundedHandler, LeaseKeeper
 from zk.session.malformed import MalformedNodes
-from zk.session.multi import bytes_of, refusal_of, send_transaction
+from zk.session.multi import UNANSWERED, bytes_of, refusal_of, send_transaction, unanswered
 from zk.session.newcomer import close_client, finds_less
 from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity, is_open
 from zk.session.seen_tree import SeenTree
-from zk.session.unanswered import UNANSWERED, unanswered
 from zk.tree.nodes import Node
 from zk.tree.paths import Paths, check_path, parent_of
 from zk.tree.transactions import NodeTransaction, TransactionRefused

@@ -22,9 +22,8 @@ from meta_client.coordinator.errors import ForeignLog
 from meta_client.coordinator.names import BROKER, DATABASE, branch, new_nonce
 from meta_client.coordinator.postgres import PostgresParticipant
 from meta_client.producer.producer import Producer
-from spark_jobs.certificate.coordinator_side import CoordinatorLogs
+from spark_jobs.certificate.coordinator_side import CoordinatorLogs, decision_table
 from spark_jobs.certificate.database import Marker
-from spark_jobs.certificate.decisions import decision_table
 from spark_jobs.certificate.join import JoinRequest
 from spark_jobs.certificate.page import page
 from spark_jobs.certificate.statement import agrees, make_certificate

@@ -19,8 +19,7 @@ from meta_broker.config.sections import RetentionSection
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import TransactionVerb
 from spark_jobs.messages.batches import PartitionId
-from spark_jobs.messages.first_wanted import first_wanted
-from spark_jobs.messages.journal import journals, plan_tasks, read_task
+from spark_jobs.messages.journal import first_wanted, journals, plan_tasks, read_task
 from spark_jobs.messages.selection import Condition, Selection
 from spark_jobs.source.directory import plan_directory
 from tests.fixtures.broker import CONFIG, BrokerProcess
