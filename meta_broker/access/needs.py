@@ -1,6 +1,10 @@
-"""Rights that each request needs: one table. Pure. A request without an entry stops the broker's start."""
+"""The kinds of requests: the rights that each needs, its treatment by quotas, its name in metrics. Pure.
+
+One table. A request without an entry stops the broker's start.
+"""
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from journal.records.xid import XaKey
@@ -90,23 +94,52 @@ def _stats(stats: Stats) -> Needs:
     return (Need((Right.ADMIN,), None),) if stats.item in _ADMIN_ITEMS else ()
 
 
-NEEDS: Final[Mapping[type, Callable[[Any], Needs]]] = {
-    Put: _put,
-    MultiPut: _put,
-    Get: _read,
-    Fetch: _read,
-    OffsetQuery: _read,
-    Offsets: _topic_read,
-    Find: _topic_read,
-    Count: _topic_read,
-    ResetGroup: _read,
-    TransactionCommand: _transaction,
-    TopicCommand: _topic,
-    BranchCommand: _by_hand,
-    TakeCheckpoint: lambda _: (Need((Right.ADMIN,), None),),
-    Stats: _stats,
-    Replicate: lambda _: (Need((Right.REPLICATE,), None),),
-    Sync: lambda _: (Need((Right.REPLICATE,), None),),
-    Dropped: lambda _: (),
+class Use(Enum):
+    """Treatment of a request by a quota."""
+
+    FREE = "handled at once"
+    PUT = "waits; adds messages"
+    OTHER = "waits"
+    READ = "waits, or is refused; has answers of any size"
+    WOKEN = "a read that was let in before, and has waited for messages"
+
+
+class RequestKind(NamedTuple):
+    """What holds for all requests of a class. *needs*: None if everybody may send it, before a login too; *verb*: in
+    metrics, None: without times of its own, or with one for each verb of a transaction."""
+
+    use: Use
+    needs: Callable[[Any], Needs] | None
+    verb: str | None = None
+
+
+def _admin(_: object) -> Needs:
+    return (Need((Right.ADMIN,), None),)
+
+
+def _replicate(_: object) -> Needs:
+    return (Need((Right.REPLICATE,), None),)
+
+
+KINDS: Final[Mapping[type, RequestKind]] = {
+    Put: RequestKind(Use.PUT, _put, "put"),
+    MultiPut: RequestKind(Use.PUT, _put, "mput"),
+    Get: RequestKind(Use.READ, _read, "get"),
+    Fetch: RequestKind(Use.READ, _read, "fetch"),
+    OffsetQuery: RequestKind(Use.READ, _read, "offset"),
+    Offsets: RequestKind(Use.READ, _topic_read, "offsets"),
+    Find: RequestKind(Use.READ, _topic_read, "find"),
+    Count: RequestKind(Use.READ, _topic_read, "count"),
+    ResetGroup: RequestKind(Use.READ, _read),
+    TransactionCommand: RequestKind(Use.FREE, _transaction),  # apart from BEGIN, which waits
+    TopicCommand: RequestKind(Use.READ, _topic, "topic"),
+    BranchCommand: RequestKind(Use.FREE, _by_hand, "branch"),
+    TakeCheckpoint: RequestKind(Use.READ, _admin, "checkpoint"),
+    Stats: RequestKind(Use.READ, _stats, "stats"),
+    Replicate: RequestKind(Use.FREE, _replicate),
+    Sync: RequestKind(Use.FREE, _replicate),
+    Dropped: RequestKind(Use.OTHER, lambda _: ()),
+    Version: RequestKind(Use.FREE, None, "version"),  # a heartbeat
+    Quit: RequestKind(Use.FREE, None),
+    Authenticate: RequestKind(Use.FREE, None),  # the login itself
 }
-OPEN: Final = frozenset({Version, Quit, Authenticate})  # to everybody: heartbeats, and the login itself

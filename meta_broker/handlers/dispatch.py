@@ -7,7 +7,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, get_args
 
-from meta_broker.access.needs import OPEN
 from meta_broker.filters.runner import Filters
 from meta_broker.handlers.audited import AUDITED, audited, tell
 from meta_broker.handlers.branch import BranchHandler
@@ -152,10 +151,7 @@ class Dispatcher:
         if (gate := self.gate) is None:
             return told
         # A waiting fetch was let in when it came.
-        return {
-            kind: handle if kind in OPEN or kind is WaitingFetch else gate.guarded(kind, handle)
-            for kind, handle in told.items()
-        }
+        return {kind: handle if kind is WaitingFetch else gate.guarded(kind, handle) for kind, handle in told.items()}
 
     @property
     def fetches_waiting(self) -> int:

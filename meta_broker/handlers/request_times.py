@@ -3,44 +3,11 @@
 A handler that answers later takes the beginning with `defer` and gives it to `observe`.
 """
 
-from collections.abc import Mapping
 from time import perf_counter
-from typing import Final
 
 from journal.wal.histogram import Histogram, HistogramSnapshot
-from meta_client.protocol.requests import (
-    BranchCommand,
-    Count,
-    Fetch,
-    Find,
-    Get,
-    MultiPut,
-    OffsetQuery,
-    Offsets,
-    Put,
-    Stats,
-    TakeCheckpoint,
-    TopicCommand,
-    TransactionCommand,
-    TransactionVerb,
-    Version,
-)
-
-_VERBS: Final[Mapping[type, str]] = {
-    Put: "put",
-    MultiPut: "mput",
-    Get: "get",
-    Fetch: "fetch",
-    OffsetQuery: "offset",
-    Offsets: "offsets",
-    Find: "find",
-    Count: "count",
-    TopicCommand: "topic",
-    BranchCommand: "branch",
-    TakeCheckpoint: "checkpoint",
-    Stats: "stats",
-    Version: "version",
-}
+from meta_broker.access.needs import KINDS
+from meta_client.protocol.requests import TransactionCommand, TransactionVerb
 
 
 class RequestTimes:
@@ -48,8 +15,9 @@ class RequestTimes:
 
     def __init__(self) -> None:
         self.began = 0.0  # of the request being handled, unless it is answered later
-        self._by_verb = {verb: Histogram() for verb in (*_VERBS.values(), *(verb.lower() for verb in TransactionVerb))}
-        self._by_type = {kind: self._by_verb[verb] for kind, verb in _VERBS.items()}
+        verbs = {kind: known.verb for kind, known in KINDS.items() if known.verb is not None}
+        self._by_verb = {verb: Histogram() for verb in (*verbs.values(), *(verb.lower() for verb in TransactionVerb))}
+        self._by_type = {kind: self._by_verb[verb] for kind, verb in verbs.items()}
         self._by_transaction_verb = {verb: self._by_verb[verb.lower()] for verb in TransactionVerb}
         self._untimed = Histogram()
 

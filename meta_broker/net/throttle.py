@@ -10,75 +10,18 @@ from its outcome, nor a slave from its master.
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
-from enum import Enum
+from collections.abc import Callable
 from typing import Final
 
 from meta_broker.access.accounts import Limit, QuotaAccount
+from meta_broker.access.needs import KINDS, Use
 from meta_broker.handlers.context import WaitingFetch
 from meta_broker.handlers.dispatch import Handled
 from meta_client.protocol.encoder import encode_result
-from meta_client.protocol.requests import (
-    Authenticate,
-    BranchCommand,
-    Count,
-    Dropped,
-    Fetch,
-    Find,
-    Get,
-    MultiPut,
-    OffsetQuery,
-    Offsets,
-    Put,
-    Quit,
-    Replicate,
-    ResetGroup,
-    Stats,
-    Sync,
-    TakeCheckpoint,
-    TopicCommand,
-    TransactionCommand,
-    TransactionVerb,
-    Version,
-)
+from meta_client.protocol.requests import Quit, TransactionCommand, TransactionVerb
 from meta_client.protocol.status import Status
 
 WAIT_S_MAX: Final = 2.0  # clients wait for 5 s and more; of a longer wait heartbeats would break the connection
-
-
-class Use(Enum):
-    """Treatment of a request by a quota."""
-
-    FREE = "handled at once"
-    PUT = "waits; adds messages"
-    OTHER = "waits"
-    READ = "waits, or is refused; has answers of any size"
-    WOKEN = "a read that was let in before, and has waited for messages"
-
-
-USES: Final[Mapping[type[Handled], Use]] = {
-    Put: Use.PUT,
-    MultiPut: Use.PUT,
-    Dropped: Use.OTHER,
-    Get: Use.READ,
-    Fetch: Use.READ,
-    WaitingFetch: Use.WOKEN,
-    OffsetQuery: Use.READ,
-    Offsets: Use.READ,
-    Find: Use.READ,
-    Count: Use.READ,
-    ResetGroup: Use.READ,
-    Stats: Use.READ,
-    TopicCommand: Use.READ,
-    TakeCheckpoint: Use.READ,
-    TransactionCommand: Use.FREE,  # apart from BEGIN
-    BranchCommand: Use.FREE,
-    Replicate: Use.FREE,
-    Sync: Use.FREE,
-    Version: Use.FREE,
-    Authenticate: Use.FREE,
-    Quit: Use.FREE,
-}
 
 
 _READS: Final = frozenset({Use.READ, Use.WOKEN})
@@ -175,4 +118,4 @@ class Throttle:
 def _use_of(request: Handled) -> Use:
     if isinstance(request, TransactionCommand) and request.verb is TransactionVerb.BEGIN:
         return Use.OTHER
-    return USES[type(request)]
+    return Use.WOKEN if isinstance(request, WaitingFetch) else KINDS[type(request)].use

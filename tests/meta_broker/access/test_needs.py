@@ -4,12 +4,13 @@ from itertools import product
 from typing import get_args
 
 from journal.records.xid import LocalKey, XaKey, Xid
-from meta_broker.access.needs import NEEDS, OPEN
+from meta_broker.access.needs import KINDS, Needs
 from meta_broker.access.principal import Principal, Right
 from meta_broker.handlers.context import WaitingFetch
 from meta_broker.handlers.dispatch import Handled
 from meta_client.protocol.requests import (
     TEXTS_OF_BRANCH,
+    Authenticate,
     BranchCommand,
     BranchVerb,
     Count,
@@ -21,6 +22,7 @@ from meta_client.protocol.requests import (
     OffsetQuery,
     Offsets,
     Put,
+    Quit,
     Replicate,
     Request,
     ResetGroup,
@@ -31,6 +33,7 @@ from meta_client.protocol.requests import (
     TopicVerb,
     TransactionCommand,
     TransactionVerb,
+    Version,
 )
 from meta_client.protocol.status import Status
 
@@ -92,13 +95,21 @@ def principal(rights: frozenset[Right], pattern: str = "mine") -> Principal:
     return Principal(name="p", replicate=R in rights, **lists)  # type: ignore[arg-type]
 
 
+def needs_of(request: Request | Dropped) -> Needs:
+    needs = KINDS[type(request)].needs
+    assert needs is not None
+    return needs(request)
+
+
 def may(who: Principal, request: Request | Dropped) -> bool:
-    return all(need.is_met_by(who) for need in NEEDS[type(request)](request))
+    return all(need.is_met_by(who) for need in needs_of(request))
 
 
 def test_every_request_has_its_needs_or_is_open_to_everybody() -> None:
-    assert NEEDS.keys() | OPEN == set(get_args(Handled)) - {WaitingFetch}
-    assert {type(request) for request, _ in CASES} | OPEN == set(get_args(Handled)) - {WaitingFetch}
+    assert KINDS.keys() == set(get_args(Handled)) - {WaitingFetch}
+    is_open = {kind for kind, known in KINDS.items() if known.needs is None}
+    assert is_open == {Version, Quit, Authenticate}
+    assert {type(request) for request, _ in CASES} | is_open == set(get_args(Handled)) - {WaitingFetch}
 
 
 def test_every_verb_against_every_set_of_rights() -> None:
@@ -110,7 +121,7 @@ def test_every_verb_against_every_set_of_rights() -> None:
 
 def test_rights_over_another_name_do_not_help() -> None:
     for request, _ in CASES:
-        if any(need.name is not None for need in NEEDS[type(request)](request)):
+        if any(need.name is not None for need in needs_of(request)):
             assert not may(principal(frozenset(Right), "others"), request), request
         assert may(principal(frozenset(Right), "*"), request)
 

@@ -8,13 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import get_args
 
 import pytest
 
 from journal.records.xid import LocalKey, XaKey, Xid
-from meta_broker.handlers.dispatch import Handled
-from meta_broker.net.throttle import USES
 from meta_client.errors import LoginFailed, NotConnected
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.requests import (
@@ -352,7 +349,3 @@ def test_a_slave_follows_whatever_the_quota(tmp_path: Path) -> None:
                 wait_until(lambda: isinstance(reader.ask(get), Value), "the slave has it")
         finally:
             slave.end()
-
-
-def test_every_request_has_its_place() -> None:
-    assert USES.keys() == set(get_args(Handled))
