@@ -16,7 +16,6 @@ from meta_client.cli.branch_options import (
     broker_option,
     directory_option,
     find_branch,
-    key_of,
     opened_branches,
     parse_word,
     where_of,
@@ -29,6 +28,7 @@ from meta_client.operations.branch_text import key_word
 from meta_client.operations.branches import Branches, NoBranch
 from meta_client.operations.many_ends import FAILED, BranchOutcome, EndState, ManyEnds, ManyVerb, counts
 from meta_client.operations.progress import Progress
+from meta_client.operations.report_parsing import key_of
 from meta_client.operations.text import printable, tell
 from meta_client.transactions.databases import table_at
 from meta_client.transactions.names import TableName, table_of
@@ -168,7 +168,7 @@ def _end_one(
 
 
 def _forget_one(branches: Branches, branch: str, broker_id: int | None, *, yes: bool, as_json: bool) -> None:
-    findings = {(key_of(report["key"]), report["broker"]): report["finding"] for report in branches.findings()}
+    findings = {(key_of(report), report["broker"]): report["finding"] for report in branches.findings()}
     key, broker = find_branch(branches, branch, broker_id, findings)
     report = branches.show(key, broker)
     if (decision := report.get("decision")) is not None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
+from journal.records.xid import InvalidXid, XaKey, Xid
 from meta_client.cli.options import branch_broker, check_any_broker, connected
 from meta_client.operations.branch_input import parse_branch
 from meta_client.operations.branches import Branches, NoBranch, OfflineBranches, OnlineBranches
@@ -78,10 +78,3 @@ def parse_word(text: str) -> XaKey | Xid:
         return parse_branch(text)
     except InvalidXid as error:
         raise click.UsageError(f"{error}: give a branch as `metaq txn list` shows it") from error
-
-
-def key_of(text: str) -> XaKey:
-    """Return the key in a broker's report."""
-    key = parse_key(text)
-    assert isinstance(key, XaKey), "local transactions are never in doubt"
-    return key

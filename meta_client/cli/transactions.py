@@ -15,7 +15,6 @@ from meta_client.cli.branch_options import (
     broker_option,
     directory_option,
     find_branch,
-    key_of,
     opened_branches,
     where_of,
 )
@@ -26,6 +25,7 @@ from meta_client.cli.options import direct_option
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.operations.branch_text import in_doubt_row, ledger_row, show_lines
 from meta_client.operations.many_ends import ManyVerb
+from meta_client.operations.report_parsing import key_of
 from meta_client.operations.text import tell
 
 INCOMPLETE: Final = 1  # exit status: a broker's branches are missing
@@ -68,7 +68,7 @@ def list_branches(zk: str, directory: Path | None, qualifier: str | None, as_jso
         reports = branches.listed(qualifier)
         failures = branches.failures
     now_ms = time.time_ns() // 1_000_000
-    rows = [in_doubt_row(report, key_of(report["key"]), now_ms) for report in reports]
+    rows = [in_doubt_row(report, key_of(report), now_ms) for report in reports]
     _print_listing(rows, failures, "nothing is in doubt", as_json=as_json)
 
 
@@ -120,7 +120,7 @@ def ledger(zk: str, directory: Path | None, as_json: bool) -> None:
         reports = [report for report in branches.listed(None) if report.get("decision")]
         reports += branches.findings()
         failures = branches.failures
-    rows = [ledger_row(report, key_of(report["key"])) for report in reports]
+    rows = [ledger_row(report, key_of(report)) for report in reports]
     _print_listing(rows, failures, "nothing is on record", as_json=as_json)
 
 

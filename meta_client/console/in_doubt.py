@@ -5,26 +5,24 @@ A branch is looked at with the functions of `metaq txn list`, `show` and `ledger
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
-
-import msgspec
 
 from journal.records.xid import InvalidXid, XaKey, parse_key
 from meta_client.client import Client
 from meta_client.console.reads import Reads, Unknown
 from meta_client.doctor.applier import verbs_of
 from meta_client.doctor.decisions import owner_of
-from meta_client.doctor.sources import NO_MASTER, problem_of
+from meta_client.doctor.sources import NO_MASTER
 from meta_client.doctor.verdicts import Owner
-from meta_client.metadata.topology import Directory, TopicView
 from meta_client.operations.branch_text import age_s, since_ms
 from meta_client.operations.branches import OnlineBranches
+from meta_client.operations.report_parsing import key_of
 from meta_client.producer.xa_verbs import RemoteBranch
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
-from meta_client.protocol.errors import RemoteProtocolError, XaError
+from meta_client.protocol.errors import XaError
 from meta_client.protocol.xa import XaCode
 from zk.brokers.cluster import known_broker_ids, read_brokers
 from zk.tree.broker_url import BrokerUrl
@@ -87,76 +85,6 @@ class BranchFacts:
     finding: Report | None = None  # on the broker's ledger
 
 
-class OneBroker:
-    """Directory of a single master."""
-
-    def __init__(self, directory: Directory, broker_id: int, url: BrokerUrl) -> None:
-        self._directory = directory
-        self._masters = {broker_id: url}
-
-    def view(self, topic: str, timeout_s: float) -> TopicView:
-        return self._directory.view(topic, timeout_s)
-
-    def maybe_view(self, topic: str) -> TopicView | None:
-        return self._directory.maybe_view(topic)
-
-    def read_masters(self) -> dict[int, BrokerUrl]:
-        return dict(self._masters)
-
-    def read_absent(self, masters: Collection[int]) -> set[int]:
-        del masters
-        return set()
-
-    def master_url(self, broker_id: int) -> BrokerUrl | None:
-        return self._masters.get(broker_id)
-
-    def is_up(self, broker_id: int) -> bool:
-        return broker_id in self._masters
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _Part(msgspec.Struct):
-    topic: str
-    partition: int
-    messages: int
-    bytes: int
-    last_ms: int
-
-
-class _First(msgspec.Struct):
-    topic: str
-    id: int
-    bytes: int
-    attribute: str | None
-    payload: str | None
-    is_hidden: bool = False
-
-
-class _Shown(msgspec.Struct):
-    """Fields of a report that the page of a branch shows, beyond those that the doctor reads."""
-
-    partitions: list[_Part] = []
-    partitions_total: int = 0
-    first_messages: list[_First] = []
-    unreadable: str | None = None
-    origin: str | None = None
-    first_lsn: int | None = None
-
-
-def unreadable_report(report: Report) -> str | None:
-    """Return the reason why *report* is not one of this version's brokers; None if it is."""
-    if (why := problem_of(report)) is not None:
-        return why
-    try:
-        msgspec.convert(report, _Shown)
-    except msgspec.ValidationError as error:
-        return str(error)
-    return None
-
-
 async def read_in_doubt(client: Client, reads: Reads) -> InDoubt | Unknown:
     """List what is in doubt and on record, oldest first."""
     masters = await reads.call("masters", lambda: _masters(client))
@@ -194,15 +122,13 @@ def branch_facts(client: Client, broker_id: int, key: XaKey) -> BranchFacts:
             raise
         status = RemoteBranch(verbs_of(client), key, broker_id).status()
         return BranchFacts(broker_id, key, None, status, finding)
-    if (why := unreadable_report(report)) is not None:
-        raise RemoteProtocolError(f"broker {broker_id} tells of a branch what this version does not read: {why}")
     return BranchFacts(broker_id, key, report, BranchStatus(report["state"]), finding)
 
 
 def branches_at(client: Client, broker_id: int) -> OnlineBranches:
     """Return the branches of one broker, if it is up, else of all. Raises ZooKeeperError."""
     url = client.topology.read_masters().get(broker_id)
-    return OnlineBranches(client, None if url is None else OneBroker(client.topology, broker_id, url))
+    return OnlineBranches(client, None if url is None else {broker_id: url})
 
 
 def parse_branch(text: str) -> XaKey | None:
@@ -222,7 +148,7 @@ def _masters(client: Client) -> dict[int, BrokerUrl | None]:
 
 
 def _listed(client: Client, broker_id: int, url: BrokerUrl) -> InDoubt:
-    branches = OnlineBranches(client, OneBroker(client.topology, broker_id, url))
+    branches = OnlineBranches(client, {broker_id: url})
     listed = branches.listed(None, LISTED_MAX)
     failures = dict(branches.failures)
     findings = branches.findings()
@@ -230,12 +156,7 @@ def _listed(client: Client, broker_id: int, url: BrokerUrl) -> InDoubt:
     prepared: list[ListedBranch] = []
     ledger: list[ListedBranch] = []
     for report in (*listed, *findings):
-        key = parse_branch(str(report["key"]))
-        # A finding's state is no branch's; OnlineBranches has checked it.
-        why = problem_of(report) if "finding" not in report and "messages" in report else None
-        if key is None or why is not None:
-            failures[broker_id] = f"it tells of a branch what this version does not read: {why or report['key']}"
-            continue
+        key = key_of(report)
         one = ListedBranch(broker_id, key, report, *owner_of((broker_id, key)))
         (ledger if report.get("decision") or report.get("finding") else prepared).append(one)
     left_out = tuple((broker_id, key) for key in branches.left_out.get(broker_id, ()))

@@ -13,10 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
-import msgspec
-
 from journal.errors import JournalError
-from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
+from journal.records.xid import Xid
 from meta_client.batches.decision import BatchDecision, Decisions
 from meta_client.client import Client
 from meta_client.coordinator.decision_log import read_decisions
@@ -36,8 +34,8 @@ from meta_client.doctor.evidence import (
 from meta_client.doctor.verdicts import BranchAnswer, Owner
 from meta_client.errors import NotSupported
 from meta_client.operations.branches import AT_ONCE, OnlineBranches
+from meta_client.operations.report_parsing import key_of
 from meta_client.protocol.answers import BranchStatus
-from meta_client.protocol.branch_report import Report
 from meta_client.protocol.errors import MetaError, RemoteError
 from meta_client.transactions.databases import place_of_url, table_at
 from meta_client.transactions.errors import NoDecisionTable, RestoredTable
@@ -105,64 +103,16 @@ def _ask_brokers(client: Client, age_s: float, step: ShowStep) -> BrokerEvidence
         with step(f"waiting {age_s:g} s: what is at work ends by itself"):
             time.sleep(age_s)
     with step("asking brokers"):
-        reports: dict[BranchAt, Report] = {}
-        strange: dict[int, str] = {}
-        for report in lists.listed(None):
-            if (why := problem_of(report)) is not None:
-                strange[report["broker"]] = f"it tells of a branch what this version of metaq does not read: {why}"
-            else:
-                reports[report["broker"], _key(report["key"])] = report
+        reports = {(report["broker"], key_of(report)): report for report in lists.listed(None)}
         failures = dict(lists.failures)
         findings = {
-            (report["broker"], _key(report["key"])): report["finding"] | {"state": report["state"]}
+            (report["broker"], key_of(report)): report["finding"] | {"state": report["state"]}
             for report in lists.findings()
         }
         answered = lists.keys(None)
     gone = {broker_id: NO_MASTER for broker_id in known_broker_ids(client.session) if broker_id not in answered}
-    failures = gone | strange | failures | lists.failures
+    failures = gone | failures | lists.failures
     return BrokerEvidence(reports, frozenset(first & reports.keys()), failures, findings)
-
-
-class _Part(msgspec.Struct):
-    topic: str
-    messages: int
-
-
-class _Decided(msgspec.Struct):
-    who: str
-    why: str
-    time_ms: int
-
-
-class _Shape(msgspec.Struct):
-    """Fields of a report that are used, from any sender."""
-
-    key: str
-    state: BranchStatus
-    messages: int | None = None
-    bytes: int | None = None
-    origin: str | None = None
-    began_ms: int | None = None
-    prepared_ms: int | None = None
-    now_ms: int | None = None
-    partitions: list[_Part] = []
-    decision: _Decided | None = None
-
-
-def problem_of(report: Report) -> str | None:
-    """Return the reason why *report* is not one of this version's brokers; None if it is."""
-    try:
-        _key(msgspec.convert(report, _Shape).key)
-    except (msgspec.ValidationError, InvalidXid) as error:
-        return str(error)
-    return None
-
-
-def _key(text: str) -> XaKey:
-    key = parse_key(text)
-    if not isinstance(key, XaKey):
-        raise InvalidXid(f"{key} is no XA branch")
-    return key
 
 
 def read_logs(paths: Iterable[Path]) -> tuple[list[LogEvidence], dict[str, str]]:

@@ -15,11 +15,10 @@ from journal.records.xid import XaKey
 from meta_client.coordinator.errors import Unreachable
 from meta_client.errors import NotSupported
 from meta_client.operations.branch_input import WantedBranch
-from meta_client.operations.branches import BranchError, Branches, NoBranch, PlacedKey
+from meta_client.operations.branches import Answered, BranchError, Branches, NoBranch, PlacedKey, is_gone
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import DECIDED, Report
-from meta_client.protocol.errors import RemoteError, XaError, printable_line
-from meta_client.protocol.xa import XaCode
+from meta_client.protocol.errors import RemoteError, printable_line
 from meta_client.transactions.names import TableName, table_of
 from meta_client.transactions.table import DecisionTable, RowDecision
 
@@ -115,7 +114,7 @@ class ManyEnds:
             failed: list[BranchOutcome] = []
             for place, error in self._end(list(some), who, why):
                 count += 1
-                if error is None:
+                if not isinstance(error, Exception):
                     yield replace(some[place], state=EndState.DONE)
                 elif isinstance(error, RemoteError | NoBranch | NotSupported):
                     failed.append(replace(some[place], reason=printable_line(str(error))))
@@ -124,7 +123,7 @@ class ManyEnds:
             yield from self._changed(failed)
             on_done(count)
 
-    def _end(self, places: list[PlacedKey], who: str, why: str) -> Iterator[tuple[PlacedKey, BranchError | None]]:
+    def _end(self, places: list[PlacedKey], who: str, why: str) -> Answered[Report] | Answered[None]:
         if self._verb is ManyVerb.FORGET:
             return self._branches.forget_all(places)
         return self._branches.end_all(places, _DECISIONS[self._verb], who, why)
@@ -169,7 +168,7 @@ class ManyEnds:
             one = by_place[place]
             if not isinstance(report, Exception):
                 found[place] = self._judged(one, report)
-            elif _is_gone(report):
+            elif is_gone(report):
                 gone.append(place)
             else:
                 found[place] = replace(one, state=EndState.UNKNOWN, reason=printable_line(str(report)))
@@ -239,7 +238,3 @@ def counts(outcomes: Iterable[BranchOutcome]) -> dict[str, int]:
     """Return how many branches are in each state."""
     found = Counter(one.state for one in outcomes)
     return {state.value: found[state] for state in EndState if found[state]}
-
-
-def _is_gone(error: BranchError) -> bool:
-    return isinstance(error, NoBranch) or (isinstance(error, XaError) and error.code == XaCode.XAER_NOTA)

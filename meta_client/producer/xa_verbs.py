@@ -129,11 +129,13 @@ class XaVerbs:
         connection = self._connections.get(url, deadline.remaining_s())
         return checked_broker(connection, connection.capabilities(deadline.remaining_s()), broker_id)
 
-    def list_prepared(self, qualifier: str | None) -> Listing:
-        """Ask every broker for its prepared branches, under *qualifier* or all. Brokers that can't be asked, or crashed
-        and are not back, are in the failures. Raises ZooKeeperError."""
-        masters = self._topology.read_masters()
-        failures = {broker_id: str(no_master(broker_id)) for broker_id in self._topology.read_absent(masters)}
+    def list_prepared(self, qualifier: str | None, masters: Mapping[int, BrokerUrl] | None = None) -> Listing:
+        """Ask every broker, or *masters* alone, for its prepared branches, under *qualifier* or all. Brokers that can't
+        be asked, or crashed and are not back, are in the failures. Raises ZooKeeperError."""
+        failures: dict[int, str] = {}
+        if masters is None:
+            masters = self._topology.read_masters()
+            failures = {broker_id: str(no_master(broker_id)) for broker_id in self._topology.read_absent(masters)}
         keys: dict[int, tuple[XaKey, ...]] = {}
         deadline = Deadline(REQUEST_TIMEOUT_S)
         waiting: dict[int, tuple[Transport, PendingReply]] = {}

@@ -9,7 +9,7 @@ from journal.records.xid import XaKey, Xid
 from meta_client.console import overview_page
 from meta_client.console.broker_view import NOT_REGISTERED, BrokerView, alerts_of, parse_journal, parse_told
 from meta_client.console.brokers import ShownCluster
-from meta_client.console.in_doubt import ListedBranch, unreadable_report
+from meta_client.console.in_doubt import ListedBranch
 from meta_client.console.reads import Unknown
 from meta_client.console.rendering import clock, count, render, seconds, since, size
 from meta_client.doctor.verdicts import Owner
@@ -120,24 +120,9 @@ def test_numbers_of_strangers_are_unknown(value: object) -> None:
         assert show(value) == "unknown", show
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"first_messages": "x"},
-        {"first_messages": [{"topic": 1}]},
-        {"partitions": [{"topic": "t", "messages": 1}]},
-        {"prepared_ms": "x"},
-        {"now_ms": "x"},
-        {"unreadable": 5},
-        {"decision": {}},
-    ],
-)
-def test_reports_about_branches_are_checked(more: dict[str, object]) -> None:
-    report = {"key": "XID:1:61:62:u", "state": "prepared", "messages": 1, "bytes": 1}
-    assert unreadable_report(report) is None
-    assert unreadable_report(report | more) is not None
-    late = ListedBranch(0, XaKey(Xid(1, b"a", b"b"), "u"), report | {"prepared_ms": 10**400}, Owner.FOREIGN, "u")
-    assert late.age_s is None
+def test_a_branch_of_an_endless_age_is_of_none() -> None:
+    report = {"key": "XID:1:61:62:u", "state": "prepared", "messages": 1, "bytes": 1, "prepared_ms": 10**400}
+    assert ListedBranch(0, XaKey(Xid(1, b"a", b"b"), "u"), report, Owner.FOREIGN, "u").age_s is None
 
 
 def test_reports_of_strangers_are_read_without_trust() -> None:

@@ -26,7 +26,6 @@ from meta_client.doctor.evidence import (
     one_of,
 )
 from meta_client.doctor.rows import block, row_of, tell
-from meta_client.doctor.sources import problem_of
 from meta_client.doctor.verdicts import Age, BranchAnswer, Owner, Verdict
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import TableName
@@ -275,24 +274,6 @@ def test_a_log_that_can_not_say_where_is_not_acted_on() -> None:
     assert _verdict(_found(at, logs=(replace(log, unfinished={}, is_held=True),))) is Verdict.WAIT
     assert _verdict(_found(at, logs=(replace(log, unfinished={}, is_copy=True),))) is Verdict.UNKNOWN
     assert _verdict(_found(at)) is Verdict.UNKNOWN
-
-
-@pytest.mark.parametrize(
-    ("changed", "is_read"),
-    [
-        ({}, True),
-        ({"origin": None, "partitions": [{"topic": "orders", "partition": 0, "messages": 1}]}, True),
-        ({"state": "melancholy"}, False),
-        ({"key": "TX:s:1"}, False),
-        ({"key": "nonsense"}, False),
-        ({"messages": "many"}, False),
-        ({"prepared_ms": "soon"}, False),
-        ({"partitions": [7]}, False),
-        ({"decision": {"who": "ann"}}, False),
-    ],
-)
-def test_a_report_is_read_only_as_it_was_meant(changed: dict[str, object], is_read: bool) -> None:
-    assert (problem_of(_report(AT) | changed) is None) is is_read
 
 
 def test_a_command_leads_to_the_database_that_holds_the_transaction() -> None:
