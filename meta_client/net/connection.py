@@ -17,29 +17,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
+from meta_client.errors import ClientClosed, ConnectionLost, ReplyTimeout
 from meta_client.net.dialing import connected_socket
-from meta_client.net.heartbeat import IDLE_S, Beat, HeartBeat
+from meta_client.net.heartbeat import IDLE_S
 from meta_client.net.login import log_in
-from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import OnDone, PendingReply
+from meta_client.net.requests_in_flight import RequestsInFlight
 from meta_client.net.security import PLAIN, Security
 from meta_client.net.send_queue import SendQueue, Turn
 from meta_client.net.tls import ByteStream
 from meta_client.net.wakeups import wake
-from meta_client.protocol.body_buffers import BodyBuffers
-from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_flight
-from meta_client.protocol.errors import MetaError, RemoteProtocolError, printable_line
-from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
-from meta_client.protocol.responses import Response, Result
-from meta_client.protocol.version import Capabilities
+from meta_client.protocol.errors import MetaError, RemoteProtocolError
+from meta_client.protocol.requests import Body, Request
+from meta_client.protocol.responses import Response
 from zk.forks import detach_descriptor, invalidate_after_fork
 from zk.tree.broker_url import BrokerUrl
 
-OUTSTANDING_MAX = 65_536  # replies due at a time; bounds the memory that a runaway caller takes
 RECEIVE_BYTES = 64 * 1024  # more would be mapped and unmapped for every call
-KEPT_BYTES_MAX = 8 * 1024 * 1024  # of buffers for long answers, in one connection
 UNREAD_MAX = 16  # with more replies due, the reader thread reads even if no thread waits
 WAITING_FEW = 4  # with more replies due, the reader thread reads for the waiting threads
 LOOK_S = 1.0  # interval of checks on an idle connection
@@ -49,25 +44,18 @@ JOIN_S = 1.0  # the reader thread ends in less, unless it waits for the thread t
 _log = logging.getLogger(__name__)
 
 
-class Connection:
-    """A live connection, or the remains of one: a broken connection stays broken (Connections makes a new one)."""
+class Connection(RequestsInFlight):
+    """A connection of threads. Any thread."""
 
     def __init__(self, url: BrokerUrl, connected: ByteStream) -> None:
         """Take over *connected*, made by open(), and start the reader thread."""
-        self.url = url
+        super().__init__(url)
         self._socket = connected
-        self._lock = threading.Lock()  # guards the next three, except that the queue sends without it
-        self._pending: dict[int, PendingReply] = {}
-        self._failure: BaseException | None = None
+        self._lock = threading.Lock()  # guards the pending replies, the failure and the queue, which sends without it
         self._outgoing = SendQueue(connected)
         self._received_at = time.monotonic()  # last byte in
-        self.is_refused = False  # by a broker at its connection limit
-        self._capabilities: Capabilities | None = None  # two threads may both ask: the reply is the same
-        self._reading = Turn()  # guards the next four
-        self._decoder = ResponseDecoder(buffers=BodyBuffers(KEPT_BYTES_MAX))
+        self._reading = Turn()  # guards the decoder, the heartbeat and the next
         self._readable = select.poll()
-        self._beat = HeartBeat()
-        self._beat_opaque: int | None = None
         self._readable.register(connected, select.POLLIN)
         invalidate_after_fork(self, functools.partial(detach_descriptor, connected))
         self._called = threading.Event()  # the reader thread is needed
@@ -104,43 +92,12 @@ class Connection:
         """Number of replies due."""
         return len(self._pending)
 
-    def submit(self, request: Request, on_done: OnDone | None = None, *, is_urgent: bool = True) -> PendingReply:
-        """Send *request*, which needs an unused opaque (next_opaque), and return its pending reply.
-
-        *on_done* is called with the reply once it is done, on the thread that reads: it must not block. A request that
-        is not *is_urgent* may be delayed to share a system call while other replies are due: it is sent with the first
-        request after PATIENCE_S (send_queue), or once a thread waits for its reply.
-
-        Returns once the bytes are handed to the operating system or to a sending thread. Raises NotConnected or
-        TooManyRequests if nothing was sent, LocalProtocolError for an invalid request. If the connection breaks later,
-        the reply's wait() raises ConnectionLost.
-        """
-        (reply,) = self._submit([request], on_done, is_urgent=is_urgent)
-        return reply
-
-    def submit_all(self, requests: Sequence[Request]) -> list[PendingReply]:
-        """Send *requests* together, in order: all or none. Raises as submit."""
-        return self._submit(requests, None)
-
-    def _submit(
-        self, requests: Sequence[Request], on_done: OnDone | None, *, is_urgent: bool = True
-    ) -> list[PendingReply]:
+    def _submit(self, requests: Sequence[Request], on_done: OnDone | None, *, is_urgent: bool) -> list[PendingReply]:
+        """Requests that are not urgent are sent with the first request after PATIENCE_S (send_queue)."""
         pieces = encode_flight(requests)
-        replies: list[PendingReply] = []
-        for request in requests:
-            assert not isinstance(request, Quit), "quit has no answer"
-            replies.append(PendingReply(self, request.opaque, on_done))
         with self._lock:
-            if self._failure is not None:
-                raise NotConnected(
-                    f"connection to {self.url} is lost ({self._failure}): try again for a new one"
-                ) from self._failure
-            if len(self._pending) + len(replies) > OUTSTANDING_MAX:
-                raise TooManyRequests(f"{OUTSTANDING_MAX} answers are due from {self.url}: wait for some of them first")
             has_time = not is_urgent and bool(self._pending)
-            for reply in replies:
-                assert reply.opaque not in self._pending, "an opaque is used once"
-                self._pending[reply.opaque] = reply
+            replies = self._add_pending(requests, on_done)
             if has_time:
                 self._outgoing.delay(replies[0].opaque, b"".join(pieces))
             else:
@@ -153,15 +110,6 @@ class Connection:
         if (on_done is not None or len(self._pending) > UNREAD_MAX) and not self._reading.is_taken:
             self._called.set()
         return replies
-
-    def capabilities(self, timeout_s: float) -> Capabilities:
-        """Return the capabilities in the peer's version text; asked once. Raises ReplyTimeout, ConnectionLost,
-        RemoteError."""
-        if (known := self._capabilities) is None:
-            response = self.submit(Version(next_opaque())).wait(timeout_s)
-            text = response.message if isinstance(response, Result) and response.is_success else b""
-            known = self._capabilities = Capabilities.parse(text)
-        return known
 
     def close(self) -> None:
         """Fail pending replies with ConnectionLost and end the reader thread. Idempotent; must not be called on the
@@ -296,29 +244,12 @@ class Connection:
         finally:
             wake(filter(None, replies))
 
-    def _on_unawaited(self, response: Response) -> None:
-        if response.opaque == self._beat_opaque:
-            self._beat_opaque = None
-            self._obey(self._beat.answered(good=isinstance(response, Result) and response.is_success))
-        elif response.opaque == OPAQUE_ABSENT and isinstance(response, Result) and not response.is_success:
-            self.is_refused = True  # a broker at its limit answers before any request, with the opaque we never use
-            self._break(ConnectionLost(f"the broker takes no further connection: {printable_line(response.text)}"))
-        # else: abandoned, as after a time-out or a transaction's END
-
-    def _obey(self, beat: Beat) -> None:
-        match beat:
-            case Beat.SEND:
-                self._beat_opaque = next_opaque()
-                self._outgoing.add(encode_flight([Version(self._beat_opaque)]))
-                self._outgoing.send(self._break)
-            case Beat.GIVE_UP:
-                self._break(ConnectionLost("no good answer to three heartbeats"))
-            case Beat.WAIT:
-                pass
+    def _write(self, pieces: list[Body]) -> None:
+        self._outgoing.add(pieces)
+        self._outgoing.send(self._break)
 
     def _break(self, failure: BaseException) -> None:
-        """Fail all pending replies and wake the reader thread, which closes the socket. Any thread; only the first call
-        counts."""
+        """Wake the reader thread, too, which closes the socket. Any thread."""
         with self._lock:
             if self._failure is not None:
                 return

@@ -16,49 +16,37 @@ from meta_client.errors import (
     InvalidSecurity,
     NotConnected,
     ReplyTimeout,
-    TooManyRequests,
 )
-from meta_client.net.connection import KEPT_BYTES_MAX, OUTSTANDING_MAX, RECEIVE_BYTES
-from meta_client.net.heartbeat import Beat, HeartBeat
+from meta_client.net.connection import RECEIVE_BYTES
 from meta_client.net.login import log_in
-from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import OnDone, PendingReply
+from meta_client.net.requests_in_flight import RequestsInFlight
 from meta_client.net.security import PLAIN, Security
 from meta_client.net.wakeups import wake
-from meta_client.protocol.body_buffers import BodyBuffers
-from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_flight
-from meta_client.protocol.errors import RemoteProtocolError, printable_line
-from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
-from meta_client.protocol.responses import Response, Result
-from meta_client.protocol.version import Capabilities
+from meta_client.protocol.errors import RemoteProtocolError
+from meta_client.protocol.requests import Body, Request
+from meta_client.protocol.responses import Response
 from zk.forks import detach_descriptor, invalidate_after_fork
 from zk.tree.broker_url import BrokerUrl
 
 _log = logging.getLogger(__name__)
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(RequestsInFlight, asyncio.BufferedProtocol):
     """A TCP connection; once broken it stays broken. Loop thread only; other threads may also wait for a reply."""
 
     def __init__(self, url: BrokerUrl) -> None:
-        self.url = url
-        self.is_refused = False  # by a broker at its connection limit
+        super().__init__(url)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()  # the loop's
         self._transport: asyncio.Transport | None = None
-        self._pending: dict[int, PendingReply] = {}
         self._awaited: dict[int, list[asyncio.Future[None]]] = {}  # by opaque, replies that tasks wait for
-        self._failure: BaseException | None = None
         self._gone = self._loop.create_future()  # the socket is closed
-        self._decoder = ResponseDecoder(buffers=BodyBuffers(KEPT_BYTES_MAX))
         self._received = memoryview(bytearray(RECEIVE_BYTES))  # what does not go into the body of a large answer
         self._is_body = False
         self._active_at = self._loop.time()  # last byte in or out
-        self._beat = HeartBeat()
-        self._beat_opaque: int | None = None
         self._beat_due: asyncio.TimerHandle | None = None
-        self._capabilities: Capabilities | None = None
 
     @classmethod
     async def open(cls, url: BrokerUrl, timeout_s: float, security: Security = PLAIN) -> Self:
@@ -86,42 +74,13 @@ class Connection(asyncio.BufferedProtocol):
         """True if nothing can be sent any more."""
         return self._failure is not None
 
-    def submit(self, request: Request, on_done: OnDone | None = None, *, is_urgent: bool = True) -> PendingReply:
-        """Send *request*, which needs a new opaque, and return its pending reply; never waits.
-
-        *on_done* is called with the reply once it is settled. Raises as the twin's.
-        """
+    def _submit(self, requests: Sequence[Request], on_done: OnDone | None, *, is_urgent: bool) -> list[PendingReply]:
         del is_urgent  # requests of one loop iteration are sent together
-        (reply,) = self._submit([request], on_done)
-        return reply
-
-    def submit_all(self, requests: Sequence[Request]) -> list[PendingReply]:
-        """Submit several requests together, in order: all of them or none."""
-        return self._submit(requests, None)
-
-    def _submit(self, requests: Sequence[Request], on_done: OnDone | None) -> list[PendingReply]:
         pieces = encode_flight(requests)
-        replies: list[PendingReply] = []
-        for request in requests:
-            assert not isinstance(request, Quit), "quit has no answer"
-            replies.append(PendingReply(self, request.opaque, on_done))
-        if self._failure is not None or self._transport is None:
-            raise NotConnected(f"connection to {self.url} is lost ({self._failure}): try again for a new one")
-        if len(self._pending) + len(replies) > OUTSTANDING_MAX:
-            raise TooManyRequests(f"{OUTSTANDING_MAX} answers are due from {self.url}: wait for some of them first")
-        self._pending.update((reply.opaque, reply) for reply in replies)
+        replies = self._add_pending(requests, on_done)
         self._active_at = self._loop.time()
-        self._transport.writelines(pieces)
+        self._write(pieces)
         return replies
-
-    def capabilities(self, timeout_s: float) -> Capabilities:
-        """Return the capabilities in the peer's version text; asked once. Raises ReplyTimeout, ConnectionLost. Inside
-        `run`."""
-        if (known := self._capabilities) is None:
-            response = self.submit(Version(next_opaque())).wait(timeout_s)
-            text = response.message if isinstance(response, Result) and response.is_success else b""
-            known = self._capabilities = Capabilities.parse(text)
-        return known
 
     def abandon(self, opaque: int) -> bool:
         """Drop a pending request; return False if it has been answered or failed already."""
@@ -200,18 +159,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _deliver(self, responses: list[Response]) -> None:
         for response in responses:
-            opaque = response.opaque
-            if (reply := self._pending.pop(opaque, None)) is not None:
+            if (reply := self._pending.pop(response.opaque, None)) is not None:
                 reply.succeed(response)
                 if self._awaited or reply.waiters:
                     self._wake(reply)
-            elif opaque == self._beat_opaque:
-                self._beat_opaque = None
-                self._obey(self._beat.answered(good=isinstance(response, Result) and response.is_success))
-            elif opaque == OPAQUE_ABSENT and isinstance(response, Result) and not response.is_success:
-                self.is_refused = True  # opaque of a connection refusal, which we never use
-                self._break(ConnectionLost(f"the broker takes no further connection: {printable_line(response.text)}"))
-            # else: the reply is not awaited, as after a time-out or a transaction's END
+            else:
+                self._on_unawaited(response)
 
     # -- heartbeats --------------------------------------------------------------------------------------------
 
@@ -224,18 +177,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._failure is None:
             self._schedule_heartbeat()
 
-    def _obey(self, beat: Beat) -> None:
-        match beat:
-            case Beat.SEND if self._transport is not None:
-                self._beat_opaque = next_opaque()
-                self._transport.writelines(encode_flight([Version(self._beat_opaque)]))
-            case Beat.GIVE_UP:
-                self._break(ConnectionLost("no good answer to three heartbeats"))
-            case _:
-                pass
+    def _write(self, pieces: list[Body]) -> None:
+        if self._transport is not None:
+            self._transport.writelines(pieces)
 
     def _break(self, failure: BaseException) -> None:
-        """Fail everything pending and close the socket. The first failure counts."""
         if self._failure is not None:
             return
         self._failure = failure

@@ -13,8 +13,7 @@ from functools import partial
 import pytest
 
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
-from meta_client.net import connection as connection_module
-from meta_client.net import send_queue
+from meta_client.net import requests_in_flight, send_queue
 from meta_client.net.calls import checked_result, checked_value
 from meta_client.net.connection import Connection
 from meta_client.net.opaques import next_opaque
@@ -201,7 +200,7 @@ def bodies(peer: Peer) -> list[bytes]:
 
 
 def test_outstanding_requests_are_bounded(peer: Peer, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "OUTSTANDING_MAX", 2)
+    monkeypatch.setattr(requests_in_flight, "OUTSTANDING_MAX", 2)
     peer.handler = silent
     connection.submit(put())
     connection.submit(put())
