@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +35,6 @@ from meta_client.transactions.table import DecisionTable
 
 PARTIAL: Final = 1  # exit status
 STDIN: Final = "-"
-DATABASE_URL: Final = "DATABASE_URL"
 _MANY: Final = """
 
     Many at once: name several, or give a file with --from, - for stdin: lines of branches, or the --json output of
@@ -81,8 +79,6 @@ def end_command(verb: ManyVerb) -> click.Command:
     """Return the command that ends branches by *verb*."""
 
     def end(branches: tuple[str, ...], zk: str, directory: Path | None, broker_id: int | None, **how: Any) -> None:
-        if verb is not ManyVerb.FORGET and not how["databases"] and (url := os.environ.get(DATABASE_URL)):
-            how["databases"] = (url,)
         source = how.pop("source")
         if source is None and not branches:
             raise click.UsageError("Missing argument 'BRANCH': name branches, or give --from FILE")

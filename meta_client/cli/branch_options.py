@@ -9,6 +9,7 @@ import click
 
 from journal.records.xid import InvalidXid, XaKey, Xid
 from meta_client.cli.options import branch_broker, check_any_broker, connected
+from meta_client.cli.output import existing_directory
 from meta_client.operations.branch_input import parse_branch
 from meta_client.operations.branches import Branches, NoBranch, OfflineBranches, OnlineBranches
 
@@ -18,7 +19,7 @@ directory_option = click.option(
     "--dir",
     "directory",
     metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=existing_directory,
     help="The data directory of a broker that does not run, instead of a cluster.",
 )
 broker_option = click.option(

@@ -1,6 +1,5 @@
 """`metaq console`: a web page over the cluster. Beside the console, because that is built on the other commands."""
 
-import os
 import secrets
 import socket
 from pathlib import Path
@@ -11,7 +10,7 @@ from click.core import ParameterSource
 
 from meta_client.cli.main import Failure
 from meta_client.cli.options import connected
-from meta_client.cli.output import age_option, databases_option, logs_option, operator, zk_option
+from meta_client.cli.output import age_option, databases_option, existing_directory, logs_option, operator, zk_option
 from meta_client.net.security import why_not_private
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
@@ -29,7 +28,7 @@ TOKEN_CHARACTERS_MIN: Final = 16
     "dead_letters",
     multiple=True,
     metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=existing_directory,
     help="A consumer's `dead_letter_directory` on this machine; may be given more than once.",
 )
 @age_option(10.0, "Seconds for which the doctor leaves a branch to its own process. A diagnosis takes as long.")
@@ -90,8 +89,6 @@ def console(
             f"--host {host} is no loopback address, and the token and every message would pass the network in the "
             "clear: come through an SSH tunnel, or say --insecure where a TLS proxy is in front"
         )
-    if not databases and (url := os.environ.get("DATABASE_URL")):
-        databases = (url,)
     token = secrets.token_urlsafe(32) if token_file is None else _token_in(token_file)
     is_given = click.get_current_context().get_parameter_source("zk") is ParameterSource.COMMANDLINE
     with connected(zk) as client, _listening(host, port) as listener:

@@ -9,12 +9,12 @@ import click
 
 from meta_client.cli.formats import message_object
 from meta_client.cli.options import connected
-from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.output import existing_directory, json_option, print_rows, zk_option
 from meta_client.consumer.dead_letters.index import MessageAddress
 from meta_client.consumer.dead_letters.reading import read_dead_letters, read_group
 from meta_client.consumer.dead_letters.store import DeadLetterStore
 
-_directory = click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+_directory = click.argument("directory", type=existing_directory)
 _messages = click.argument("messages", nargs=-1, metavar="[TOPIC/B-P@OFFSET]...")
 _all = click.option("--all", "all_of_them", is_flag=True, help="Take every waiting message.")
 

@@ -1,6 +1,5 @@
 """`metaq txn doctor`: every side of every transaction in doubt, what follows from it, and the certain part done."""
 
-import os
 import sys
 import threading
 import time
@@ -34,7 +33,6 @@ from meta_client.operations.progress import Progress
 from meta_client.producer.xa_verbs import XaVerbs
 
 NEEDS_A_PERSON: Final = 1  # exit status
-DATABASE_URL: Final = "DATABASE_URL"
 TELL_AFTER_S: Final = 1.0
 ALIKE_MAX: Final = 10  # branches with one verdict and reason that are told of one by one
 
@@ -75,8 +73,6 @@ def doctor(
                  1  something does: it is mixed, a hazard or undecidable, or a side could not be asked
                  2  no side could be asked at all
     """
-    if not databases and (url := os.environ.get(DATABASE_URL)):
-        databases = (url,)
     source = click.get_current_context().get_parameter_source
     again = command_line(
         zk if source("zk") is ParameterSource.COMMANDLINE else "",

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -33,11 +34,19 @@ def zk_option(command: Callable[..., None]) -> Callable[..., None]:
     return _zk_option(security_options(command))
 
 
+def _or_environment(context: click.Context, parameter: click.Parameter, urls: tuple[str, ...]) -> tuple[str, ...]:
+    """Not click's envvar, which splits what may be given more than once at white space."""
+    del context, parameter
+    return urls or tuple(filter(None, [os.environ.get("DATABASE_URL")]))
+
+
+existing_directory = click.Path(exists=True, file_okay=False, path_type=Path)
 databases_option = click.option(
     "--database",
     "databases",
     multiple=True,
     metavar="URL",
+    callback=_or_environment,
     help="Database that takes part, with its decision table and prepared transactions; may be given more than once.  "
     "[env var: DATABASE_URL, for one, which no list of processes shows]",
 )
@@ -46,7 +55,7 @@ logs_option = click.option(
     "logs",
     multiple=True,
     metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=existing_directory,
     help="Coordinator's log, or a directory right above several; may be given more than once.",
 )
 admin_port_option = click.option(

@@ -22,7 +22,7 @@ from meta_client.cli.decision_table import init, resolver
 from meta_client.cli.decisions import is_decided
 from meta_client.cli.doctor import doctor
 from meta_client.cli.options import direct_option
-from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.output import existing_directory, json_option, print_rows, zk_option
 from meta_client.operations.branch_text import in_doubt_row, ledger_row, show_lines
 from meta_client.operations.many_ends import ManyVerb
 from meta_client.operations.report_parsing import key_of
@@ -80,7 +80,7 @@ def list_branches(zk: str, directory: Path | None, qualifier: str | None, as_jso
 @click.option(
     "--decisions",
     metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=existing_directory,
     help="Coordinator's log, which tells whether it had decided to commit.",
 )
 @json_option
