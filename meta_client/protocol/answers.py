@@ -4,7 +4,8 @@ The parsers raise RemoteProtocolError: a broker that answers 200 with another te
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -43,12 +44,10 @@ def format_offset_range(found: PartitionOffsets) -> bytes:
 
 def parse_offset_range(message: bytes) -> PartitionOffsets:
     """Read the three numbers of an offsets' 200."""
-    try:
+    with _reading("an offsets' answer", message):
         start, end, at = map(int64, message.split(b" "))
         if not 0 <= start <= at <= end:
             raise ValueError("they are in no order")
-    except ValueError as error:
-        raise _malformed("an offsets' answer", message, error) from error
     return PartitionOffsets(start, end, at)
 
 
@@ -68,12 +67,10 @@ def format_counted(counted: Counted) -> bytes:
 
 def parse_counted(message: bytes) -> Counted:
     """Read the four numbers of a count's 200."""
-    try:
+    with _reading("a count's answer", message):
         start, next_offset, end, messages = map(int64, message.split(b" "))
         if not 0 <= start <= next_offset <= end or not 0 <= messages <= next_offset - start:
             raise ValueError("they contradict each other")
-    except ValueError as error:
-        raise _malformed("a count's answer", message, error) from error
     return Counted(start, next_offset, end, messages)
 
 
@@ -92,13 +89,11 @@ def format_checkpoint_taken(taken: CheckpointTaken) -> bytes:
 
 def parse_checkpoint_taken(message: bytes) -> CheckpointTaken:
     """Read the text of a checkpoint's 200."""
-    try:
+    with _reading("a checkpoint's answer", message):
         number, lsn, bytes_left = map(int64, message.split(b" "))
         taken = CheckpointTaken(number, lsn, bytes_left)
         if taken.number < 1 or min(taken) < 0:
             raise ValueError("no checkpoint has such numbers")
-    except ValueError as error:
-        raise _malformed("a checkpoint's answer", message, error) from error
     return taken
 
 
@@ -124,7 +119,7 @@ def format_found(found: Found) -> bytes:
 
 def parse_found(message: bytes) -> Found:
     """Read the text of a find's 200."""
-    try:
+    with _reading("a find's answer", message):
         next_offset, end, *words = message.split(b" ")
         pairs = [word.partition(b":") for word in words]
         found = Found(int64(next_offset), int64(end), [FoundAt(int64(at), int32(size)) for at, _, size in pairs])
@@ -133,8 +128,6 @@ def parse_found(message: bytes) -> Found:
             raise ValueError("its offsets are in no order")
         if any(match.offset < 0 or match.bytes < HEADER_BYTES for match in found.matches):
             raise ValueError("no message is so short, or begins there")
-    except ValueError as error:
-        raise _malformed("a find's answer", message, error) from error
     return found
 
 
@@ -170,10 +163,8 @@ def parse_put_place(message: bytes) -> PutPlace:
 
 def parse_offset(message: bytes) -> int:
     """Read the decimal of an offset query's 200."""
-    try:
+    with _reading("an offset", message):
         return int64(message)
-    except ValueError as error:
-        raise _malformed("an offset", message, error) from error
 
 
 def parse_vote(message: bytes) -> XaCode:
@@ -200,10 +191,8 @@ class BranchStatus(StrEnum):
 
 def parse_status(message: bytes) -> BranchStatus:
     """Read the word of a STATUS's 200."""
-    try:
+    with _reading("a branch's status", message):
         return BranchStatus(message.decode())
-    except ValueError as error:
-        raise _malformed("a branch's status", message, error) from error
 
 
 def format_keys(keys: Iterable[BranchKey]) -> bytes:
@@ -215,10 +204,17 @@ def parse_keys(message: bytes) -> list[BranchKey]:
     """Read the keys of a RECOVER's 200, in the broker's order. White space alone means none."""
     if not message.strip():
         return []
-    try:
+    with _reading("a list of transaction keys", message):
         return [parse_key(line) for line in message.decode().split("\r\n")]
+
+
+@contextmanager
+def _reading(what: str, message: bytes) -> Iterator[None]:
+    """Raise ValueErrors of the block as RemoteProtocolError: *message* is not *what*."""
+    try:
+        yield
     except ValueError as error:
-        raise _malformed("a list of transaction keys", message, error) from error
+        raise _malformed(what, message, error) from error
 
 
 def _malformed(what: str, message: bytes, error: ValueError) -> RemoteProtocolError:

@@ -159,26 +159,23 @@ def raise_for(result: Result, context: str) -> None:
     if status == Status.SUCCESS:
         return
     if status == Status.MOVED:
-        try:
-            offset = int64(result.message.removesuffix(FILTERED))
-        except ValueError as error:
-            raise RemoteProtocolError(f"{context}: a 301 must name an offset: {error}") from error
+        offset = _int64_of(result.message.removesuffix(FILTERED), "a 301 must name an offset", context)
         raise Moved(status, text, context, offset, is_filtered=result.message.endswith(FILTERED))
     if status == Status.STALE_OWNER:
-        try:
-            epoch = int64(result.message.partition(b" ")[0])
-        except ValueError as error:
-            raise RemoteProtocolError(f"{context}: a 409 must name an epoch: {error}") from error
+        epoch = _int64_of(result.message.partition(b" ")[0], "a 409 must name an epoch", context)
         raise StaleOwner(status, text, context, epoch)
     if status == Status.BEYOND_END:
-        try:
-            end = int64(result.message)
-        except ValueError as error:
-            raise RemoteProtocolError(f"{context}: a 416 must name an offset: {error}") from error
-        raise BeyondEnd(status, text, context, end)
+        raise BeyondEnd(status, text, context, _int64_of(result.message, "a 416 must name an offset", context))
     if status == Status.INTERNAL_ERROR and (failure := parse_xa_failure(text)) is not None:
         raise XaError(status, text, context, failure)
     raise RemoteError.by_status.get(status, RemoteError)(status, text, context)
+
+
+def _int64_of(text: bytes, rule: str, context: str) -> int:
+    try:
+        return int64(text)
+    except ValueError as error:
+        raise RemoteProtocolError(f"{context}: {rule}: {error}") from error
 
 
 def printable_line(text: str) -> str:
