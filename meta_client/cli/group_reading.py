@@ -43,7 +43,6 @@ class ShownOffsets:
         self._store.commit([entry._replace(claimed=e.claimed, is_reset=e.is_reset) for e, entry in shown])
 
     def mark_shown(self, message: ReceivedMessage) -> None:
-        """Record *message* as shown."""
         key = message.topic, message.partition
         self._shown[key] = OffsetEntry(*key, message.next_offset, message.message_id)
 

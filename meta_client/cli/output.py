@@ -101,7 +101,6 @@ def print_rows(
 
 
 def print_counts(counts: Mapping[str, int], *, as_json: bool) -> None:
-    """Print *counts* in a line."""
     click.echo(json.dumps(counts) if as_json else " ".join(f"{name}={count}" for name, count in counts.items()))
 
 

@@ -70,7 +70,6 @@ def topics(context: click.Context, zk: str, as_json: bool) -> None:
 
 
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of create and alter."""
     options = [
         click.option("--partitions", type=int, metavar="N", help="Partitions on each broker."),
         click.option("--publish/--no-publish", default=None, help="Let producers find the topic."),

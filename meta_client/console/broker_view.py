@@ -40,7 +40,6 @@ class JournalFacts:
 
     @property
     def disk_free(self) -> float | None:
-        """Free part of the disk."""
         free, size = number(self.disk.get("free_bytes")), number(self.disk.get("size_bytes"))
         return None if free is None or not size else free / size
 
@@ -72,7 +71,6 @@ class BrokerView:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of `metaq brokers`."""
         report = self.master.replication if isinstance(self.master, Told) else None
         return list(rows_of(self.broker_id, self.entry, report, self.node))
 

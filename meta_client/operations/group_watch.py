@@ -101,7 +101,6 @@ class GroupWatch:
 
 
 def samples_of(listing: GroupListing, ends: Ends) -> Iterator[Sample]:
-    """Yield the samples of one group."""
     yield Sample(MEMBERS, len(listing.members), (listing.group,))
     by_topic: dict[str, list[PartitionProgress]] = defaultdict(list)
     for progress in listing.progress:

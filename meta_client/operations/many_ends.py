@@ -26,8 +26,6 @@ AT_ONCE: Final = 500  # branches whose rows are read before they are ended
 
 
 class ManyVerb(Enum):
-    """Verb for many branches."""
-
     COMMIT = "commit"
     ROLLBACK = "rollback"
     COMPLETE = "complete"

@@ -46,7 +46,6 @@ class SendAttempt(NamedTuple):
     bodies: Sequence[bytes]
 
     def request(self) -> Put | MultiPut:
-        """Encode it."""
         topic, number, opaque = self.topic, self.partition.number, self.opaque
         if self.sequence is None:
             (flag,), (body,) = self.flags, self.bodies

@@ -43,7 +43,6 @@ class BranchBatch:
         return not self._messages or (self.bytes + size <= BATCH_BYTES and len(self._messages) < BATCH_MESSAGES_MAX)
 
     def add(self, message: Outgoing) -> "BranchHandle":
-        """Add one message to the open batch."""
         assert self._pending is None
         self._messages.append(message)
         self.bytes += HEADER_BYTES + len(message.body)

@@ -88,7 +88,6 @@ class BranchPipeline:
 
     @property
     def has_unsent(self) -> bool:
-        """True if anything is unsent."""
         return bool(self._open or self._unsent)
 
     def add(self, message: Outgoing) -> BranchHandle:

@@ -41,8 +41,6 @@ _log = logging.getLogger(__name__)
 
 
 class LocalState(Enum):
-    """State of a local transaction."""
-
     EMPTY = "nothing was sent, no broker knows it"
     ACTIVE = "begun at a broker"
     ROLLBACK_ONLY = "the fate of one of its messages is unknown: it can only be rolled back"

@@ -48,7 +48,6 @@ class MessageRun:
         return bisect_right(self._ends, begin + bytes_max, start, min(len(self), start + count_max))
 
     def select(self, indexes: Sequence[int]) -> "MessageRun":
-        """Return the messages at *indexes*."""
         bodies, flags = [self.bodies[index] for index in indexes], [self.flags[index] for index in indexes]
         return MessageRun(bodies, flags, self.whole)
 

@@ -30,7 +30,6 @@ class PartitionChoice:
         return self._turns[view.topic].choose_allowing_down(view, None, avoided)
 
     def reached(self, broker_id: int) -> None:
-        """Note that a broker was reached."""
         self._unreachable.pop(broker_id, None)
 
     def not_reached(self, now: float, broker_id: int) -> None:

@@ -60,8 +60,6 @@ class BrokerLink:
 
 @dataclass(slots=True, eq=False)
 class PartitionQueue:
-    """Batches of one partition."""
-
     link: BrokerLink
     waiting: list[ProducerBatch] = field(default_factory=list)  # by number
     in_flight: int = 0
@@ -183,7 +181,6 @@ class PartitionQueues:
         return link
 
     def answered(self, batch: ProducerBatch, now: float) -> None:
-        """Note an answer to *batch*."""
         link = self._queue_of(batch).link
         link.answered_at, link.answered_of = now, batch.sent_at
 

@@ -236,7 +236,6 @@ class RemoteBranch:
         return {} if answer is None else self._report_in(answer)
 
     def report_request(self) -> BranchCommand:
-        """Return the request for a report."""
         return BranchCommand(BranchVerb.SHOW, self.key, "", "", next_opaque())
 
     def await_report(self, reply: PendingReply, deadline: Deadline) -> dict[str, Any]:
@@ -283,7 +282,6 @@ class RemoteBranch:
             raise self.unreachable(command.verb, error) from error
 
     def request(self, verb: TransactionVerb, timeout_seconds: int | None = None) -> TransactionCommand:
-        """Return the request of *verb*."""
         return TransactionCommand(
             self.key, self.verbs.session_id, verb, timeout_seconds, self.key.qualifier, next_opaque()
         )

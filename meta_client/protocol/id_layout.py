@@ -20,5 +20,4 @@ def time_ms_of(message_id: int) -> int:
 
 
 def broker_of(message_id: int) -> int:
-    """Return the broker id in *message_id*."""
     return message_id >> SEQUENCE_BITS & (1 << BROKER_BITS) - 1

@@ -96,7 +96,6 @@ class Driver:
     is_always_in_step: bool = False  # no exception comes between a query and its result: libpq
 
     def query(self, connection: Any, statement: str) -> Sequence[Sequence[Any]]:
-        """Return the rows of a query."""
         with closing(self.cursor(connection)) as cursor:
             cursor.execute(statement)
             if cursor.description is None:  # out of step: the result of a statement that has no rows

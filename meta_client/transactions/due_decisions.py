@@ -23,8 +23,6 @@ Decide = Callable[[Sequence[str]], dict[str, RowDecision]]
 
 
 class DueDecisions:
-    """Decisions of one resolver."""
-
     def __init__(self, brokers: Brokers, generations: Generations | None, state: ResolverState) -> None:
         """*generations* notices a restored database; None: there is no ZooKeeper to compare with."""
         self.is_sound = True  # no statement has failed: failures do not say whether the connection is still usable

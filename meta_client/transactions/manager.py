@@ -87,7 +87,6 @@ class Transactions:
         self._start_resolver(name, lambda: table_at(url))
 
     def branches(self, name: TableName, gtrid: str) -> OpenBranches:
-        """Return the branches of a new transaction."""
         return OpenBranches(self._verbs, gtrid, self._config.timeout_s, name.key)
 
     def add(

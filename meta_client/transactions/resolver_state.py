@@ -38,11 +38,9 @@ class ResolverState:
         return tuple(f"{what}: {why}" for what, why in self._problems.copy().items() if what.startswith(_ASKED))
 
     def count(self, counts: Counts) -> None:
-        """Add *counts*."""
         self.counts += counts
 
     def has(self, what: str, problem: str) -> bool:
-        """Return True if that problem is known."""
         return self._problems.get(what) == problem
 
     def is_new(self, what: str, problem: str) -> bool:

@@ -43,7 +43,6 @@ class ResolverThread:
 
     @property
     def counts(self) -> Counts:
-        """Totals of the resolver."""
         return self._resolver.counts
 
     @property

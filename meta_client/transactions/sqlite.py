@@ -135,8 +135,6 @@ class SqliteSession(DecidingSession):
 
 
 class _FileTable(SqlTable):
-    """The table in a file."""
-
     def _make_durable(self) -> None:
         """Fsync the directory of a deleted journal, which a killed process, or one not so far, may not have done."""
         with reaching(OSError, sqlite3.Error):

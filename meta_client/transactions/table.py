@@ -23,8 +23,6 @@ _BROKERS: Final = re.compile(r"[0-9]{1,10}(,[0-9]{1,10})*", re.ASCII)
 
 
 class RowDecision(Enum):
-    """Decision in a row."""
-
     COMMIT = "commit"
     ROLLBACK = "rollback"
 

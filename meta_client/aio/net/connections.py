@@ -16,8 +16,6 @@ from zk.tree.broker_url import BrokerUrl
 
 @dataclass(slots=True)
 class _Slot:
-    """State of one broker's connection."""
-
     connecting: asyncio.Lock = field(default_factory=asyncio.Lock)
     connection: Connection | None = None
     backoff: Backoff = field(default_factory=Backoff)
@@ -34,7 +32,6 @@ class Connections:
         invalidate_after_fork(self)
 
     def live(self, url: BrokerUrl) -> Connection | None:
-        """Return the live connection to *url*, if any."""
         slot = self._slots.get(url)
         return None if slot is None or slot.connection is None or slot.connection.is_broken else slot.connection
 
