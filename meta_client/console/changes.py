@@ -76,7 +76,7 @@ class Done:
 def actions_on(found: BranchFacts) -> list[str]:
     """Return the names of the changes by hand that the branch's state allows."""
     is_on_record = found.finding is not None or bool((found.report or {}).get("decision"))
-    if found.status is BranchStatus.PREPARED:
+    if found.status == BranchStatus.PREPARED:
         return [*BY_HAND, *(["forget"] if is_on_record else [])]
     return ["forget"] if is_on_record else []
 

@@ -20,7 +20,6 @@ from meta_client.operations.branch_text import age_s, since_ms
 from meta_client.operations.branches import OnlineBranches
 from meta_client.operations.report_parsing import key_of
 from meta_client.producer.xa_verbs import RemoteBranch
-from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.xa import XaCode
@@ -76,12 +75,13 @@ class InDoubt:
 
 @dataclass(frozen=True, slots=True)
 class BranchFacts:
-    """One branch at its broker. *report* None: it is not in doubt there; *status*: the broker's own word."""
+    """One branch at its broker. *report* None: it is not in doubt there; *status*: the broker's own word, of a branch
+    that only its ledger knows what it has on record."""
 
     broker_id: int
     key: XaKey
     report: Report | None = None
-    status: BranchStatus | None = None
+    status: str | None = None
     finding: Report | None = None  # on the broker's ledger
 
 
@@ -122,7 +122,7 @@ def branch_facts(client: Client, broker_id: int, key: XaKey) -> BranchFacts:
             raise
         status = RemoteBranch(verbs_of(client), key, broker_id).status()
         return BranchFacts(broker_id, key, None, status, finding)
-    return BranchFacts(broker_id, key, report, BranchStatus(report["state"]), finding)
+    return BranchFacts(broker_id, key, report, report["state"], finding)
 
 
 def branches_at(client: Client, broker_id: int) -> OnlineBranches:

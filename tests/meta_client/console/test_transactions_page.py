@@ -2,7 +2,7 @@
 
 import html
 import re
-from urllib.parse import parse_qs, urlparse
+from urllib.parse import parse_qs, urlencode, urlparse
 
 from starlette.testclient import TestClient
 
@@ -12,7 +12,8 @@ from meta_client.console.changes import carry_out
 from meta_client.console.diagnosis import NOT_THE_SAME, diagnose
 from meta_client.console.reads import Unknown
 from meta_client.console.rendering import count
-from meta_client.protocol.requests import Put, TransactionCommand, TransactionVerb
+from meta_client.producer.xa_verbs import RemoteBranch, XaVerbs
+from meta_client.protocol.requests import BranchVerb, Put, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result
 from tests.fixtures.wire import WireClient
 from tests.meta_client.console.conftest import ATTRIBUTE, FOREIGN, HIDDEN, ORIGIN, PAYLOAD, Stack, open_console
@@ -167,6 +168,19 @@ def test_a_mixed_end_goes_on_record(changing: TestClient, stack: Stack) -> None:
     done = post(changing, confirmed(changing, path))
     assert "on the ledger of broker 0" in done
     assert "decision table" in done.partition("Now on the ledger")[2]
+
+
+def test_what_the_ledger_alone_knows_is_shown_and_forgotten(changing: TestClient, stack: Stack) -> None:
+    key = XaKey(Xid.of("long-gone", "<mq>"), "shop")
+    verbs = XaVerbs(stack.client.topology, stack.client.connections, "a test")
+    assert RemoteBranch(verbs, key, 0).record_finding(BranchVerb.HAZARD, "ann@db1", "lost with its disk", "a back-up")
+    branch = f"/transactions/branch?{urlencode({'broker': 0, 'key': str(key)})}"
+    text = changing.get(branch).text
+    assert ">hazard</span>" in text
+    assert "lost with its disk" in text
+    forget = confirmed(changing, branch.replace("/branch?", "/change?do=forget&"))
+    assert "forgotten" in post(changing, forget)
+    assert "holds no such branch any more" in changing.get(branch).text
 
 
 def test_urls_that_name_no_branch(browser: TestClient) -> None:
