@@ -21,8 +21,7 @@ from meta_client.errors import ClientClosed, ConnectionLost, ReplyTimeout
 from meta_client.net.dialing import connected_socket
 from meta_client.net.heartbeat import IDLE_S
 from meta_client.net.login import log_in
-from meta_client.net.pending_reply import OnDone, PendingReply
-from meta_client.net.requests_in_flight import RequestsInFlight
+from meta_client.net.pending_reply import OnDone, PendingReply, RequestsInFlight
 from meta_client.net.security import PLAIN, Security
 from meta_client.net.send_queue import SendQueue, Turn
 from meta_client.net.tls import ByteStream

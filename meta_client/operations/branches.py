@@ -108,7 +108,7 @@ class OnlineBranches(Branches):
         return dict(sorted(listing.keys.items()))
 
     def listed(self, qualifier: str | None, count: int | None = None) -> list[Report]:
-        """Of each broker on the *count* branches that began first; others are in `left_out`."""
+        """Report on the *count* branches of each broker that began first; others are in `left_out`."""
         reports: list[Report] = []
         self.left_out = {}
         for broker_id, keys in self.keys(qualifier).items():

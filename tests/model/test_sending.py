@@ -30,7 +30,7 @@ from meta_client.errors import (
     TooManyRequests,
 )
 from meta_client.metadata.topology import TopicView
-from meta_client.net.pending_reply import PendingReply
+from meta_client.net.pending_reply import PendingReply, RequestsInFlight
 from meta_client.net.transport import Transport
 from meta_client.producer.attempts import Connected, ConnectFailed, SendAttempt
 from meta_client.producer.batch import SendHandle
@@ -240,7 +240,10 @@ class Sending(Counted):
             if outcome == "interrupted":
                 self.engine.lost(self.now, send.opaque, KeyboardInterrupt())
             else:
-                link.awaited[send.opaque] = send, PendingReply(link, send.opaque, self.on_answer)
+                link.awaited[send.opaque] = (
+                    send,
+                    PendingReply(cast(RequestsInFlight, link), send.opaque, self.on_answer),
+                )
 
     def check_beside(self, send: SendAttempt, link: Link) -> None:
         """Check *send* beside what is in flight for its partition."""

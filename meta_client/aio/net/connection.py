@@ -19,8 +19,7 @@ from meta_client.errors import (
 )
 from meta_client.net.connection import RECEIVE_BYTES
 from meta_client.net.login import log_in
-from meta_client.net.pending_reply import OnDone, PendingReply
-from meta_client.net.requests_in_flight import RequestsInFlight
+from meta_client.net.pending_reply import OnDone, PendingReply, RequestsInFlight
 from meta_client.net.security import PLAIN, Security
 from meta_client.net.wakeups import wake
 from meta_client.protocol.encoder import encode_flight

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
-from meta_client.net import requests_in_flight, send_queue
+from meta_client.net import pending_reply, send_queue
 from meta_client.net.calls import checked_result, checked_value
 from meta_client.net.connection import Connection
 from meta_client.net.opaques import next_opaque
@@ -200,7 +200,7 @@ def bodies(peer: Peer) -> list[bytes]:
 
 
 def test_outstanding_requests_are_bounded(peer: Peer, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests_in_flight, "OUTSTANDING_MAX", 2)
+    monkeypatch.setattr(pending_reply, "OUTSTANDING_MAX", 2)
     peer.handler = silent
     connection.submit(put())
     connection.submit(put())

@@ -10,7 +10,7 @@ from meta_client.aio.bridge.bridge import run
 from meta_client.aio.net.connection import Connection
 from meta_client.aio.net.connections import Connections
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
-from meta_client.net import requests_in_flight
+from meta_client.net import pending_reply
 from meta_client.net.opaques import next_opaque
 from meta_client.protocol.requests import Put, Request, Version
 from meta_client.protocol.responses import Response, Result
@@ -158,7 +158,7 @@ async def test_close_fails_what_is_pending(peer: Peer) -> None:
 
 @in_loop
 async def test_outstanding_requests_are_bounded(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests_in_flight, "OUTSTANDING_MAX", 2)
+    monkeypatch.setattr(pending_reply, "OUTSTANDING_MAX", 2)
     peer.handler = silent
     async with connected(peer) as connection:
         connection.submit_all([put(), put()])
