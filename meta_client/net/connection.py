@@ -122,7 +122,6 @@ class Connection(RequestsInFlight):
             return self._pending.pop(opaque, None) is not None
 
     def expire(self, opaque: int, after_s: float) -> None:
-        """Fail the reply of *opaque* with ReplyTimeout of *after_s* seconds, unless it is done."""
         with self._lock:
             reply = self._pending.pop(opaque, None)
         if reply is not None:
@@ -132,11 +131,8 @@ class Connection(RequestsInFlight):
     # -- reading: by one thread at a time, which holds `_reading` -------------------------------------------------
 
     def read_for(self, reply: PendingReply, deadline: float) -> None:
-        """Read replies until *reply* is done, as Source.read_for.
-
-        Sends the request first if it was delayed. While many replies are due, the reader thread reads for all waiting
-        threads: each of them would soon have its own reply and stop reading.
-        """
+        """Send the request first if it was delayed. While many replies are due, the reader thread reads for all waiting
+        threads: each of them would soon have its own reply and stop reading."""
         if self._outgoing.is_delayed(reply.opaque):
             with self._lock:
                 self._outgoing.end_delay()

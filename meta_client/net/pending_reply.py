@@ -142,7 +142,7 @@ class RequestsInFlight(ABC):
 
     @abstractmethod
     def expire(self, opaque: int, after_s: float) -> None:
-        """Fail the reply with ReplyTimeout, unless it is done."""
+        """Fail the reply of *opaque* with ReplyTimeout of *after_s* seconds, unless it is done."""
 
     def _add_pending(self, requests: Sequence[Request], on_done: OnDone | None) -> list[PendingReply]:
         """Return the pending replies of *requests*, which are sent next. Raises NotConnected, TooManyRequests."""

@@ -86,7 +86,6 @@ class Connection(RequestsInFlight, asyncio.BufferedProtocol):
         return self._pending.pop(opaque, None) is not None
 
     def expire(self, opaque: int, after_s: float) -> None:
-        """Fail a pending request with ReplyTimeout after *after_s* seconds unless it is answered."""
         if threading.get_ident() != self._thread and not self._loop.is_closed():
             with suppress(RuntimeError):  # the loop is closed, so no callback runs
                 self._loop.call_soon_threadsafe(self.expire, opaque, after_s)
@@ -103,11 +102,10 @@ class Connection(RequestsInFlight, asyncio.BufferedProtocol):
         """Return once the socket of a broken connection is closed."""
         await asyncio.shield(self._gone)
 
-    # -- pending_reply.Source ----------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------------------
 
     def read_for(self, reply: PendingReply, deadline: float) -> None:
-        """Wait until *reply* is settled or *deadline* has passed, inside `run`. In other threads does nothing: the loop
-        reads."""
+        """Wait, inside `run`. In other threads do nothing: the loop reads."""
         if not reply.is_done and is_inside():
             wait(self._until_here(reply, deadline))
 
