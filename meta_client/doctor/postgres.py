@@ -36,6 +36,7 @@ AS_ENDED: Final = {
     BranchEnd.NOT_SUPPORTED: BranchAnswer.SILENT,
 }
 
+_LIMITS: Final = f"SET LOCAL transaction_read_only = on; SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}"
 _HERE: Final = "SELECT current_database(), pg_is_in_recovery()"
 # A prepared transaction has no process, but all its locks share a virtual transaction id with its lock on its xid.
 _PREPARED: Final = """
@@ -86,13 +87,14 @@ def collect_evidence(said: DatabaseEvidence, gtrids: Sequence[str]) -> DatabaseE
     del gtrids
     try:
         with _connected(said.url) as connection:
-            connection.execute(b"SET default_transaction_read_only = on")
-            database, is_replica = _rows(connection, _HERE)[0]
-            if is_replica:
-                return replace(said, database=database, failure="it is a replica: give the primary")
-            resource_id = PostgresParticipant(connection).resource_id() if _takes_part(connection) else ""
-            prepared = tuple(_prepared(connection))
-            sessions = tuple(_session(*row) for row in _rows(connection, _SESSIONS, (TABLE,)))
+            with _reading(connection):
+                database, is_replica = _rows(connection, _HERE)[0]
+                if is_replica:
+                    return replace(said, database=database, failure="it is a replica: give the primary")
+                takes_part = _takes_part(connection)
+                prepared = tuple(_prepared(connection))
+                sessions = tuple(_session(*row) for row in _rows(connection, _SESSIONS, (TABLE,)))
+            resource_id = PostgresParticipant(connection).resource_id() if takes_part else ""
     except psycopg.Error as error:
         return replace(said, failure=one_line(error))
     except CoordinatorError as error:
@@ -156,5 +158,13 @@ def _connected(url: str) -> Iterator[_Connection]:
         url, connect_timeout=CONNECT_TIMEOUT_S, application_name="metaq doctor", autocommit=True
     )
     with connection:
-        connection.execute(f"SET statement_timeout = {STATEMENT_TIMEOUT_MS}".encode())
+        connection.prepare_threshold = None  # behind a pooler the name may be another client's statement
         yield connection
+
+
+@contextmanager
+def _reading(connection: _Connection) -> Iterator[None]:
+    """Write nothing, and bound each statement, until the block's end: a pooler may lend the session to others next."""
+    with connection.transaction():
+        connection.execute(_LIMITS.encode())
+        yield

@@ -57,7 +57,8 @@ class Kind(Protocol):
 
     @property
     def own(self) -> Sequence[str]:
-        """Statements that set up a connection of our own: autocommit, durable, with short lock waits."""
+        """Statements that set up a connection of our own: autocommit, and what the dialect's `opening` does not set:
+        durable, with short lock waits."""
 
     def state(self, ask: Ask) -> DriverState:
         """Read the connection's state in one SELECT. Raises CannotEnlist if its commits are no decisions."""
@@ -257,14 +258,16 @@ def open_over(driver: Driver, connect: Connect) -> SqlTable:
     """Open the decision table over a connection from *connect*. Raises Unreachable, NoDecisionTable, CopiedTable,
     CannotEnlist."""
     connection = made_by(connect)
-    ask = functools.partial(driver.query, connection)
+    ask, opening = functools.partial(driver.query, connection), driver.kind.dialect.opening
     with reaching(driver.error, undo=connection.close):
         driver.make_own(connection)
         with closing(driver.cursor(connection)) as cursor:
-            for statement in driver.kind.own:
+            for statement in (*driver.kind.own, *([opening] if opening else ())):
                 cursor.execute(statement)
-        driver.kind.state(ask)
-        known = driver.kind.look_up(ask)
+            driver.kind.state(ask)
+            known = driver.kind.look_up(ask)
+            if opening:
+                cursor.execute("COMMIT")
     statements = driver.kind.dialect.statements(known.table.removesuffix(TABLE), driver.mark)
 
     def is_lock(error: Exception) -> bool:

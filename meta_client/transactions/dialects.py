@@ -12,6 +12,8 @@ import msgspec
 
 from meta_client.transactions.table import ANCHOR, IDENTITY, TABLE
 
+LOCK_TIMEOUT_MS: Final = 250  # wait of a resolver for a transaction that has inserted its row and not ended
+
 _DDL: Final = """CREATE TABLE IF NOT EXISTS {table} (
     gtrid {name} PRIMARY KEY,
     outcome {name} NOT NULL CHECK (outcome IN ('commit', 'rollback')),
@@ -59,6 +61,7 @@ class Statements:
     anchor: str
     make_durable: Sequence[str]  # afterwards, everything read before is on disk
     listed: Callable[[Sequence[str]], object]  # converts a list of texts to a parameter
+    opening: str  # begins the transaction of one statement; "": each commits alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class Dialect:
     identity_storage: str = ""
     commit: str = "'commit'"  # the row's outcome, or NULL
     make_durable: Sequence[str] = ()
+    opening: str = ""
 
     def ddl(self, home: str, keep_s: int) -> str:
         """Return SQL that creates both tables if missing. *home*: an expression that identifies the database."""
@@ -138,6 +142,7 @@ class Dialect:
             anchor=f"{insert_rollback} ('{ANCHOR}', 'rollback', ''){self.otherwise}",
             make_durable=[text.format(**words) for text in self.make_durable],
             listed=self.listed,
+            opening=self.opening,
         )
 
     def _words(self) -> Mapping[str, str]:
@@ -181,6 +186,10 @@ POSTGRES: Final = Dialect(
     # because a RETURNING row would be sent and read for nothing.
     commit="CASE current_setting('synchronous_commit') WHEN 'off' THEN "
     "CASE set_config('synchronous_commit', 'on', true) WHEN 'on' THEN 'commit' END ELSE 'commit' END",
+    # At READ COMMITTED an insert waits for a concurrent one of its key, then sees the row; commits are durable. Of the
+    # transaction, not the session, which a pooler may lend to others next.
+    opening="BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL synchronous_commit = on; "
+    f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}",
 )
 
 _SQLITE_NOW: Final = "((julianday('now') - 2440587.5) * 86400.0)"

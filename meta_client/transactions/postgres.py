@@ -30,7 +30,6 @@ from meta_client.transactions.postgres_table import (
     LOST_HOST,
     MARK,
     MARKED,
-    OWN,
     READ_MARK,
     RECORDED,
     has_rolled_back,
@@ -227,8 +226,10 @@ def open_over(connect: Callable[[], _Connection], schema: str | None = None) -> 
     with reaching(psycopg.Error, undo=connection.close):
         connection.autocommit = True
         connection.cursor_factory, connection.row_factory = psycopg.Cursor, tuple_row
-        connection.execute("; ".join((*OWN, _UTF8)).encode())
+        connection.prepare_threshold = None  # behind a pooler the name may be another client's statement
+        connection.execute(f"{_UTF8}; {POSTGRES.opening}".encode())
         known = _look_up(connection, schema)
+        connection.execute("COMMIT")
     statements = POSTGRES.statements(f"{quoted(known.schema)}.", "%s")
     return SqlTable(connection, known.identity, statements, (psycopg.Error,), _is_lock)
 

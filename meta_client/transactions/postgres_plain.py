@@ -11,7 +11,6 @@ from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Kn
 from meta_client.transactions.dialects import POSTGRES, Dialect
 from meta_client.transactions.postgres_table import (
     LOST_HOST,
-    OWN,
     READ_MARK,
     RECORDED,
     RECORDING,
@@ -29,7 +28,7 @@ class _Kind:
     """PostgreSQL; errors by SQLSTATE."""
 
     dialect: Dialect = POSTGRES
-    own: Sequence[str] = OWN
+    own: Sequence[str] = ()
     brokers = RECORDING
     says = staticmethod(says)
     has_rolled_back = staticmethod(has_rolled_back)

@@ -13,8 +13,6 @@ from meta_client.transactions.table import IDENTITY, TABLE, TableIdentity
 
 _log = logging.getLogger(__name__)
 
-LOCK_TIMEOUT_MS: Final = 250  # wait of a resolver for a transaction that has inserted its row and not ended
-
 # Identifies the database by system identifier and oid, which survive a change of host.
 HOME: Final = """(SELECT system_identifier::text FROM pg_control_system()) || '/'
     || (SELECT oid::text FROM pg_database WHERE datname = current_database())"""
@@ -45,12 +43,6 @@ LOST_HOST: Final = {
     "keepalives_interval": LOST_HOST_S // 6,
     "keepalives_count": 3,
 }
-# At READ COMMITTED an insert waits for a concurrent one of its key, then sees the row; commits are durable.
-OWN: Final = (
-    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
-    "SET synchronous_commit = on",
-    f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
-)
 # Belongs to the transaction that the block was entered in: whatever ends that one ends the mark, whichever statement
 # began another meanwhile.
 MARK: Final = "SET LOCAL metaq.block = 'open'"

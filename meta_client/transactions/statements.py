@@ -1,7 +1,7 @@
 """The decision table over any DB-API connection, in the dialect of one kind of database."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from meta_client.coordinator.errors import CannotEnlist, Unreachable
@@ -140,13 +140,25 @@ class SqlTable:
         return self._execute(statement, parameters, lambda cursor: list(cursor.fetchall()))
 
     def _execute(self, statement: str, parameters: tuple[object, ...], take: Callable[[Any], _Answer]) -> _Answer:
+        opening = self._statements.opening
         try:
             with closing(self._connection.cursor()) as cursor:
+                if opening:
+                    cursor.execute(opening)
                 cursor.execute(statement, parameters)
-                return take(cursor)
+                taken = take(cursor)
+                if opening:
+                    cursor.execute("COMMIT")
+                return taken
         except self._failures as error:
+            if opening:
+                self._roll_back()
             kind = RowLocked if self._is_lock(error) else Unreachable
             raise kind(DATABASE, one_line(error)) from error
+
+    def _roll_back(self) -> None:
+        with suppress(*self._failures), closing(self._connection.cursor()) as cursor:
+            cursor.execute("ROLLBACK")
 
 
 def _recorded(rows: list[tuple[Any, ...]]) -> list[Recorded]:

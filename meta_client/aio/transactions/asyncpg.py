@@ -28,7 +28,6 @@ from meta_client.transactions.postgres_table import (
     LOST,
     MARK,
     MARKED,
-    OWN,
     READ_MARK,
     RECORDED,
     has_rolled_back,
@@ -210,6 +209,7 @@ def _reconnect(driver: Any) -> _Connect:
         database=parameters.database,
         ssl=mode if mode in ("disable", "allow", "prefer") else parameters.ssl,
         timeout=CONNECT_TIMEOUT_S,
+        statement_cache_size=0,  # behind a pooler the name may be another client's statement
         server_settings={"application_name": "metaq resolver"},
     )
     return functools.partial(connected, again)
@@ -218,7 +218,8 @@ def _reconnect(driver: Any) -> _Connect:
 def _open_over(connect: _Connect, schema: str | None = None) -> SqlTable:
     connection = made_by(connect)
     with reaching(*FAILURES, undo=connection.terminate):
-        wait(connection.execute("; ".join(OWN)))
+        wait(connection.execute(POSTGRES.opening))
         identity, schema = look_up(lambda query: wait(connection.fetch(query)), schema)
+        wait(connection.execute("COMMIT"))
     statements = POSTGRES.statements(f"{quoted(schema)}.", "%s")
     return SqlTable(AsyncpgConnection(connection), identity, statements, FAILURES)

@@ -19,7 +19,7 @@ from meta_client.transactions import postgres
 from meta_client.transactions.databases import session_of
 from meta_client.transactions.dbapi import DbapiSession
 from meta_client.transactions.deciding import RowLost
-from meta_client.transactions.postgres_table import LOCK_TIMEOUT_MS
+from meta_client.transactions.dialects import LOCK_TIMEOUT_MS
 from meta_client.transactions.table import DecisionTable, Row, RowDecision
 from tests.fixtures.postgres import Database, connect_plain
 from tests.meta_client.transactions.conftest import Deciding, ask, do, make, make_postgres, make_sqlite
