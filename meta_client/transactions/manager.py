@@ -107,7 +107,10 @@ class Transactions:
     def resolver_thread(self, name: TableName, session: Session) -> ResolverThread:
         """Return the resolver thread of table *name*, made from *session* if there is none."""
         known = self._resolver_threads.get(name)
-        return known if known is not None and known.is_started else self._start_resolver(name, session.opener())
+        if known is None or not known.is_started:
+            return self._start_resolver(name, session.opener())
+        known.open_by(session.opener)
+        return known
 
     def counts(self) -> dict[str, Counts]:
         """Return the resolver's counts, by table id."""

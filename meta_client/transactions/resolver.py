@@ -74,6 +74,7 @@ class Resolver:
         self._state = ResolverState()
         self._decisions = DueDecisions(brokers, generations, self._state)
         self._table: DecisionTable | None = None
+        self._is_cut_off = False  # the last attempt to open the table failed
         self._seen: dict[BranchPlace, float] = {}  # first seen, by prepared branch
         self._done: set[str] = set()  # confirmed by all brokers
         self._through: set[str] = set()  # confirmed too, with rows too young to be deleted
@@ -131,6 +132,12 @@ class Resolver:
             self._table.close()
             self._table = None
 
+    def open_by(self, opener: Callable[[], Opener]) -> None:
+        """Use the newest connection's *opener* if the table can't be opened as before: the database has moved to another
+        host, or its password was changed. Any thread."""
+        if self._is_cut_off:
+            self._open_table = opener()
+
     def _on_table(self, what: str, work: Callable[[DecisionTable], None]) -> None:
         try:
             if self._table is None:
@@ -144,10 +151,12 @@ class Resolver:
             self._state.over(what)
 
     def _opened(self) -> DecisionTable:
+        self._is_cut_off = True
         table = self._open_table()
         if table.identity.name != self._name:
             table.close()
             raise OtherTable(table.identity.name.table_id)
+        self._is_cut_off = False
         return table
 
     def _run_pass(self, table: DecisionTable) -> None:

@@ -5,7 +5,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -17,6 +17,7 @@ from meta_client.transactions.brokers import Brokers, SentCommit
 from meta_client.transactions.errors import NotConfirmed
 from meta_client.transactions.resolver import DecidedTransaction, Resolver
 from meta_client.transactions.resolver_state import Counts
+from meta_client.transactions.table import Opener
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,10 @@ class ResolverThread:
     @property
     def is_started(self) -> bool:
         return self._thread.ident is not None
+
+    def open_by(self, opener: Callable[[], Opener]) -> None:
+        """Do as Resolver.open_by."""
+        self._resolver.open_by(opener)
 
     def start(self) -> None:
         """Start the thread, unless it is started. One thread at a time."""

@@ -15,6 +15,7 @@ from psycopg import ClientCursor, RawCursor, sql
 from psycopg.rows import dict_row
 
 from meta_broker.testing.postgres import EmbeddedPostgres
+from meta_client import Client
 from meta_client.coordinator.errors import CannotEnlist, DecisionUnknown
 from meta_client.errors import TransactionMisuse
 from meta_client.transactions import CommitStep, NoDecisionTable, commit_sequence
@@ -22,6 +23,8 @@ from meta_client.transactions.databases import init
 from meta_client.transactions.table import ANCHOR, KEEP_S
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.postgres import Database
+from tests.fixtures.replicas import wait_until
+from tests.fixtures.tcp_proxy import TcpProxy
 from tests.meta_client.transactions.conftest import World, do, make_postgres, running_world
 from tests.meta_client.transactions.test_crashes import Cut
 
@@ -187,3 +190,24 @@ def test_text_as_bytes(lite_world: World) -> None:
             lite_world.work(2, connection=connection)
     lite_world.wait_quiet()
     lite_world.check([1])
+
+
+def test_a_resolver_follows_callers_to_another_host(world: World) -> None:
+    """The way by which it knows the database is gone: a failover to another host, or a password that was changed."""
+    port = int(str(psycopg.conninfo.conninfo_to_dict(world.deciding.url)["port"]))
+    table_id = world.deciding.identity.name.table_id
+    with world.open_client(**QUICK) as client:
+        with TcpProxy(port) as proxy, closing(psycopg.connect(world.deciding.url, port=proxy.port)) as connection:
+            commit(world, client, connection, 1)
+        for number in (2, 3):
+            with closing(world.deciding.connect()) as connection:
+                commit(world, client, connection, number)
+            wait_until(lambda: client.transaction_counts()[table_id].errors > 0, "its connection is lost")
+        world.wait_quiet()
+    world.check([1, 2, 3])
+
+
+def commit(world: World, client: Client, connection: Any, number: int) -> None:
+    with client.transaction(connection) as transaction:
+        do(connection, f"INSERT INTO numbers VALUES ({number})")
+        transaction.send("orders", str(number).encode())
