@@ -133,8 +133,8 @@ class Resolver:
             self._table = None
 
     def open_by(self, opener: Callable[[], Opener]) -> None:
-        """Use the newest connection's *opener* if the table can't be opened as before: the database has moved to another
-        host, or its password was changed. Any thread."""
+        """Open the table as the newest connection does, by *opener*, if that fails as before: the database has moved to
+        another host, or its password was changed. Any thread."""
         if self._is_cut_off:
             self._open_table = opener()
 
