@@ -15,6 +15,7 @@ from meta_client.batches.finishing import BatchCounts, BatchFinisher
 from meta_client.cli.options import connected
 from meta_client.cli.output import admin_port_option, age_option, confirm, json_option, print_counts, zk_option
 from meta_client.client import Client
+from meta_client.errors import NoDatabase
 from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from meta_client.operations.option_types import Seconds
 from meta_client.producer.xa_verbs import XaVerbs
@@ -103,7 +104,21 @@ def init(
 
 def _accept(url: str, zk: str) -> None:
     with connected(zk) as client, contextlib.closing(table_at(url)) as table:
+        _commit_batches(client, url)
         click.echo(f"generation {Generations(client.session, table.identity.name).accept(table)}")
+
+
+def _commit_batches(client: Client, url: str) -> None:
+    """Have brokers commit what relays of an outbox decided, if there is one: of that, too, rows may be lost."""
+    try:
+        from meta_client.outbox.earlier_batches import commit_recorded
+        from meta_client.outbox.engines import opened
+        from meta_client.outbox.tables import is_there
+    except NoDatabase:  # without SQLAlchemy it has no outbox here
+        return
+    with opened(url) as connection:
+        if is_there(connection):
+            commit_recorded(client, connection)
 
 
 @click.command()

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -21,8 +20,6 @@ from meta_client.protocol.integers import INT32_MAX
 from zk.tree.nodes import INT64_MAX
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from meta_client.outbox.relay import Relay
 
 LISTED_MAX: Final = 1_000
@@ -52,7 +49,7 @@ def init(url: str, shows_sql: bool) -> None:
     --sql prints the outbox's statements alone: those of the decision table come from `metaq txn init --sql`.
     """
     from meta_client.outbox import tables
-    from meta_client.outbox.engines import engine_at
+    from meta_client.outbox.engines import engine_at, opened
     from meta_client.transactions import databases
     from meta_client.transactions.table import KEEP_S
 
@@ -60,7 +57,7 @@ def init(url: str, shows_sql: bool) -> None:
         click.echo(tables.ddl(engine_at(url).dialect), nl=False)
         return
     identity = databases.init(url, KEEP_S)
-    with _opened(url) as connection:
+    with opened(url) as connection:
         tables.create(connection)
     click.echo(f"outbox {tables.TABLE}, decision table {identity.name.table_id}")
 
@@ -172,16 +169,20 @@ def list_waiting(url: str, as_json: bool) -> None:
     """Count what waits, name brokers that hold messages back, and list those that were set aside, with the reason.
 
     Once the cause is mended: `metaq outbox retry`. To give one up, delete its row in metaq_outbox_aside. More than
-    100,000 are estimated. Exit status 1 if some are set aside.
+    100,000 are estimated. Exit status 1 if some are set aside, or relays wait for `metaq outbox adopt`.
     """
     from meta_client.outbox import rows
+    from meta_client.outbox.decision_rows import adoption_trouble
+    from meta_client.outbox.engines import opened
 
-    with _opened(url) as connection:
+    with opened(url) as connection:
         found, aside = rows.status(connection), rows.aside_rows(connection, LISTED_MAX)
         held, deferred = rows.unconfirmed(connection), rows.deferred_counts(connection)
+        trouble = adoption_trouble(connection, rows.read_state(connection))
     if as_json:
         unconfirmed = [{"gtrid": branch.gtrid, "broker_id": branch.broker_id} for branch in held]
         listed = {
+            "trouble": trouble,
             "is_estimated": found.is_estimated,
             "unconfirmed": unconfirmed,
             "deferred": deferred,
@@ -202,7 +203,9 @@ def list_waiting(url: str, as_json: bool) -> None:
             print_rows(shown, COLUMNS, as_json=False)
         if found.aside > len(aside):
             tell(f"the first {len(aside)} of {found.aside} are listed")
-    if found.aside:
+        if trouble is not None:
+            click.echo(trouble)
+    if found.aside or trouble is not None:
         raise SystemExit(1)
 
 
@@ -213,10 +216,11 @@ def list_waiting(url: str, as_json: bool) -> None:
 def retry(url: str, ids: tuple[int, ...], is_all: bool) -> None:
     """Have messages that were set aside wait for the relay again, in their old places."""
     from meta_client.outbox import rows
+    from meta_client.outbox.engines import opened
 
     if bool(ids) == is_all:
         raise click.UsageError("name the ids that `metaq outbox list` shows, or --all")
-    with _opened(url) as connection:
+    with opened(url) as connection:
         count = rows.retry(connection, None if is_all else ids)
     click.echo(f"{count} wait again")
 
@@ -232,23 +236,30 @@ def release(url: str, broker: int, yes: bool) -> None:
     once every relay has been started again, without BROKER in its --expect. Exit status 1 if declined.
     """
     from meta_client.outbox import rows
+    from meta_client.outbox.engines import opened
 
     if not yes:
         confirm(f"is broker {broker} gone for good, with the messages that it has not confirmed?")
-    with _opened(url) as connection:
+    with opened(url) as connection:
         given_up, put_back = rows.release(connection, broker)
     click.echo(f"{given_up} branches given up, {put_back} messages may go elsewhere")
 
 
-@contextlib.contextmanager
-def _opened(url: str) -> "Iterator[Connection]":
-    """Yield a connection to the database. Raises NoOutbox, Unreachable."""
-    from meta_client.outbox.engines import engine_at
-    from meta_client.outbox.errors import outbox_errors
+@outbox.command()
+@database_option
+@zk_option
+@click.option("--yes", is_flag=True, help="Ask no question.")
+def adopt(url: str, zk: str, yes: bool) -> None:
+    """Have relays go on though another decision table decided their last batch. `metaq outbox list` tells.
 
-    engine = engine_at(url)
-    try:
-        with outbox_errors(), engine.connect() as connection:
-            yield connection
-    finally:
-        engine.dispose()
+    So it is where both tables were dropped and made again, and in a copy: there, messages wait that the original moves.
+    Delete the rows of those first. Brokers commit what relays had decided. Exit status 1 if declined.
+    """
+    from meta_client.outbox.earlier_batches import adopt as adopt_outbox
+    from meta_client.outbox.engines import opened
+
+    if not yes:
+        confirm("does every message wait here that is not moved yet, and no other?")
+    with connected(zk) as client, opened(url) as connection:
+        count = adopt_outbox(client, connection)
+    click.echo(f"relays go on; {count} branches of batches before are committed")

@@ -1,8 +1,9 @@
-"""Reads of the decision table by a relay, in SQLAlchemy Core."""
+"""Reads of the decision tables by a relay, in SQLAlchemy Core."""
 
 from typing import Final
 
-from meta_client.outbox.relay_state import BatchBranch
+from meta_client.outbox.errors import NotAdopted
+from meta_client.outbox.relay_state import BatchBranch, RelayState
 from meta_client.sql.core import Connection, bindparam, known_column, known_table, select
 from meta_client.transactions.generation import check_noted
 from meta_client.transactions.names import TableName
@@ -11,18 +12,37 @@ from zk.session.session import ZooKeeperSession
 
 _ROW: Final = known_table(TABLE, *map(known_column, ("gtrid", "outcome", "brokers"))).c
 _IDENTITY: Final = known_table(IDENTITY, *map(known_column, ("table_id", "generation"))).c
-_DECIDED: Final = select(_ROW.gtrid, _ROW.outcome, _ROW.brokers).where(_ROW.gtrid.in_([bindparam("gtrid"), ANCHOR]))
+_HAS_ANCHOR: Final = select(_ROW.gtrid).where(_ROW.gtrid == ANCHOR).exists()
+_DECIDED: Final = select(_ROW.outcome, _ROW.brokers).where(_ROW.gtrid == bindparam("gtrid"))
 _TABLE_ID: Final = select(_IDENTITY.table_id)
-_GENERATION: Final = select(_IDENTITY.generation).where(select(_ROW.gtrid).where(_ROW.gtrid == ANCHOR).exists())
+_WHOLE_TABLE_ID: Final = _TABLE_ID.where(_HAS_ANCHOR)
+_GENERATION: Final = select(_IDENTITY.generation).where(_HAS_ANCHOR)
 
 
 def is_unconfirmed(connection: Connection, branch: BatchBranch) -> bool:
     """Return whether its broker may not have committed *branch*, which the relay's row names, so that it is decided.
-    True of a decision table that lost its rows: a missing one does not tell."""
-    found = {row.gtrid: row for row in connection.execute(_DECIDED, {"gtrid": branch.gtrid})}
-    if (row := found.get(branch.gtrid)) is None:
-        return ANCHOR not in found
+    A missing row says that it has, unless the table lost its rows, or is another one than decided."""
+    if (row := connection.execute(_DECIDED, {"gtrid": branch.gtrid}).first()) is None:
+        return connection.scalar(_WHOLE_TABLE_ID) != branch.table_id
     return row.outcome == RowDecision.COMMIT.value and branch.broker_id in (parse_brokers(row.brokers) or ())
+
+
+def check_adopted(connection: Connection, state: RelayState) -> None:
+    """Check that the decision table is the one that decided the last batch: elsewhere, what waits may have been moved.
+    Raises NotAdopted."""
+    here = connection.scalar(_TABLE_ID)
+    for branch in state.batches:
+        if branch.table_id != here:
+            raise NotAdopted(branch.table_id, str(here))
+
+
+def adoption_trouble(connection: Connection, state: RelayState) -> str | None:
+    """Return why `check_adopted` raises; None: it does not."""
+    try:
+        check_adopted(connection, state)
+    except NotAdopted as error:
+        return str(error)
+    return None
 
 
 def check_generation(connection: Connection, session: ZooKeeperSession) -> None:

@@ -5,11 +5,13 @@ from collections.abc import Collection, Iterable
 
 from meta_client.client import Client
 from meta_client.coordinator.errors import HeuristicOutcome
+from meta_client.outbox import rows
 from meta_client.outbox.engines import PROGRAM
-from meta_client.outbox.relay_state import BatchBranch
+from meta_client.outbox.relay_state import BatchBranch, RelayState
 from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.sql.core import Connection
 from meta_client.transactions.brokers import Brokers
-from meta_client.transactions.names import name_in
+from meta_client.transactions.names import TableName
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +38,30 @@ class EarlierBatches:
 
     def commit(self, branch: BatchBranch) -> None:
         """Have its broker commit *branch*, whose relay may have died. Raises Unreachable."""
-        name = name_in(branch.gtrid)
-        assert name is not None, "as checked on reading"
-        there = Brokers(XaVerbs(self._client.topology, self._client.connections, PROGRAM), name)
+        verbs = XaVerbs(self._client.topology, self._client.connections, PROGRAM)
+        there = Brokers(verbs, TableName(branch.table_id))
         try:
             there.commit(branch.gtrid, branch.broker_id)
-        except HeuristicOutcome as error:  # a resolver puts it on record
+        except HeuristicOutcome as error:  # a resolver that finds its row puts it on record
             log.error("a batch before was ended otherwise error=%s", error)
         self.confirm([branch])
+
+
+def commit_recorded(client: Client, connection: Connection) -> tuple[RelayState, int]:
+    """Have brokers commit what the relay's row names, and let no relay move rows until the transaction ends; return
+    the row's state, and the number of branches that may not have been committed before. Raises NoOutbox (DamagedRow),
+    Unreachable."""
+    state, earlier = rows.lock(connection), EarlierBatches(client)
+    undone = rows.undone(connection, state)
+    for branch in undone:
+        earlier.commit(branch)
+    return state, len(undone)
+
+
+def adopt(client: Client, connection: Connection) -> int:
+    """Let relays move what waits, though another table decided the last batch; return as `commit_recorded` does, whose
+    errors it raises. Commits."""
+    state, count = commit_recorded(client, connection)
+    rows.write_state(connection, RelayState(deferred=state.deferred), is_moved=False)
+    connection.commit()
+    return count

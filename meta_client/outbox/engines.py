@@ -1,11 +1,14 @@
 """Engine for a database that is named as for `metaq txn`, with time limits for its connections."""
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from meta_client.coordinator.errors import Unreachable
-from meta_client.sql.core import Engine, NullPool, create_engine
+from meta_client.outbox.errors import outbox_errors
+from meta_client.sql.core import Connection, Engine, NullPool, create_engine
 from meta_client.transactions.databases import place_of_url
 from meta_client.transactions.table import DATABASE
 
@@ -25,6 +28,17 @@ def engine_at(url: str) -> Engine:
         case "mysql":
             return create_engine("mysql+pymysql://", creator=functools.partial(_mysql, where))
     return create_engine("postgresql+psycopg://", creator=functools.partial(_postgres, where))
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Connection]:
+    """Yield a connection to the database at *url*. Raises CannotEnlist (NoOutbox), Unreachable."""
+    engine = engine_at(url)
+    try:
+        with outbox_errors(), engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
 def _sqlite(path: str) -> Any:

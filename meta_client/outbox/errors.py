@@ -12,6 +12,7 @@ from meta_client.sql.core import exc
 from meta_client.transactions.table import DATABASE
 
 INIT: Final = "metaq outbox init --database URL"
+ADOPT: Final = "metaq outbox adopt --database URL"
 OTHER: Final = "its tables are those of another version: alter them to what `metaq outbox init --sql` prints"
 _COLUMN: Final = re.compile("no such column|Unknown column|column .* does not exist")
 
@@ -45,6 +46,18 @@ class DamagedRow(NoOutbox):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"column state of metaq_outbox_relay is damaged ({why})")
+
+
+class NotAdopted(NoOutbox):
+    """Another decision table than the present one decided the last batch: both were dropped and made again, or this is
+    a copy. Batches before are committed, and nothing more is moved until an operator says that it may be."""
+
+    def __init__(self, decided: str, here: str) -> None:
+        super().__init__(
+            f"table {decided} decided its last batch, and {here} decides now: its decision tables were dropped and "
+            f"made again, or it is a copy, where messages wait that the original moves",
+            f"delete rows whose messages are moved, then run `{ADOPT}`",
+        )
 
 
 class RowsChanged(MetaError):

@@ -20,7 +20,7 @@ from meta_client.coordinator.errors import PrepareFailed, Unreachable
 from meta_client.errors import PartitionClosed, SendRefused, TryAgain
 from meta_client.net.backoff import Backoff
 from meta_client.outbox import rows
-from meta_client.outbox.decision_rows import check_generation, is_unconfirmed
+from meta_client.outbox.decision_rows import check_adopted, check_generation, is_unconfirmed
 from meta_client.outbox.destinations import Destinations
 from meta_client.outbox.earlier_batches import EarlierBatches
 from meta_client.outbox.engines import engine_at
@@ -238,28 +238,30 @@ class Relay:
         over = self._waits.over(now)
         with self._engine.connect() as connection:
             began = time.monotonic()
-            if not self._has_moved and not rows.has_any(connection, over):
+            state = rows.read_state(connection)
+            earlier = self._earlier.due(state.batches, over.brokers)
+            if not (self._has_moved or earlier or rows.has_any(connection, state, over)):
                 self._waits.keep(over)
                 self._look_s = time.monotonic() - began
                 return False
             try:
                 self._check_newest(connection, now)
             except RestoredTable:  # what the relay's row names was decided, which an operator could not tell
-                self._commit_earlier(self._earlier.due(rows.read_state(connection).batches, over.brokers), connection)
+                self._commit_earlier(earlier, connection)
                 raise
             connection.rollback()
             recorded = rows.lock(connection)  # before MySQL takes the snapshot that reads see: what others did is in it
             if late := self._earlier.due(recorded.batches, over.brokers):
                 self._commit_earlier(late, connection)
                 return True
+            check_adopted(connection, recorded)
             state = RelayState(tuple(self._earlier.left(recorded.batches)), recorded.deferred)
             again = self._move_batch(connection, over, state)
         self._waits.drop({(row.topic, handle.partition.broker_id) for row, handle in self._batch.sent})
         return again
 
     def _commit_earlier(self, late: Sequence[BatchBranch], connection: Connection) -> None:
-        """Have brokers commit what is left of batches before, whose relay may have died; pass over those that do
-        not."""
+        """Have brokers commit what is left of batches whose relay may have died; pass over those that do not."""
         undone = [branch for branch in late if is_unconfirmed(connection, branch)]
         connection.rollback()  # unlocked: a broker may take seconds to answer
         self._earlier.confirm(set(late).difference(undone))

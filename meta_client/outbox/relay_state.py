@@ -27,6 +27,13 @@ class BatchBranch(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
         if name_in(self.gtrid) is None:
             raise ValueError(f"{self.gtrid[:100]} is no branch of a batch")
 
+    @property
+    def table_id(self) -> str:
+        """Id of the decision table that decided it."""
+        name = name_in(self.gtrid)
+        assert name is not None, "as checked on reading"
+        return name.table_id
+
 
 class RelayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of the relay's row."""

@@ -216,9 +216,9 @@ def lock(connection: Connection) -> RelayState:
     return load(row[0] or "")
 
 
-def has_any(connection: Connection, over: PassedOver) -> bool:
+def has_any(connection: Connection, state: RelayState, over: PassedOver) -> bool:
     """Return whether messages wait, except those *over*."""
-    ready = set(read_state(connection).deferred).difference(over.brokers)
+    ready = set(state.deferred).difference(over.brokers)
     if ready and DEFERRED_ROWS.has_any(connection, passed_over=over.topics, brokers=ready, places=over.places):
         return True
     return WAITING.has_any(connection, passed_over=over.topics)
@@ -245,10 +245,11 @@ def write_state(connection: Connection, state: RelayState, *, is_moved: bool) ->
 def unconfirmed(connection: Connection) -> list[BatchBranch]:
     """Return branches that brokers may not have committed: messages for these brokers wait until they have. Raises
     DamagedRow."""
-    return _undone(connection, read_state(connection))
+    return undone(connection, read_state(connection))
 
 
-def _undone(connection: Connection, state: RelayState) -> list[BatchBranch]:
+def undone(connection: Connection, state: RelayState) -> list[BatchBranch]:
+    """Return those of *state*."""
     return [branch for branch in state.batches if is_unconfirmed(connection, branch)]
 
 
@@ -269,7 +270,7 @@ def release(connection: Connection, broker_id: int) -> tuple[int, int]:
     while found := list(connection.scalars(wanted.where(cells.id > last))):
         last, put_back = found[-1], put_back + len(found)
         _change_tables(connection, _PUT_BACK, {"broker": broker_id, "first": found[0], "last": last}, len(found))
-    given_up = sum(branch.broker_id == broker_id for branch in _undone(connection, state))
+    given_up = sum(branch.broker_id == broker_id for branch in undone(connection, state))
     batches = tuple(branch for branch in state.batches if branch.broker_id != broker_id)
     deferred = tuple(each for each in state.deferred if each != broker_id)
     connection.execute(_WRITE_STATE, {"the_state": RelayState(batches, deferred).dump()})

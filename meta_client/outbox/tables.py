@@ -27,6 +27,7 @@ from meta_client.sql.core import (
     false,
     func,
     insert,
+    inspect,
     mysql,
     select,
 )
@@ -129,6 +130,11 @@ def create(connection: Connection) -> None:
         except exc.IntegrityError:  # another process made it meanwhile
             connection.rollback()
     connection.commit()
+
+
+def is_there(connection: Connection) -> bool:
+    """Return whether the database has an outbox, complete or not."""
+    return inspect(connection).has_table(RELAY_TABLE)
 
 
 def is_complete(connection: Connection) -> bool:
