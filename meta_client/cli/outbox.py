@@ -178,7 +178,7 @@ def list_waiting(url: str, as_json: bool) -> None:
     with opened(url) as connection:
         found, aside = rows.status(connection), rows.aside_rows(connection, LISTED_MAX)
         held, deferred = rows.unconfirmed(connection), rows.deferred_counts(connection)
-        trouble = adoption_trouble(connection, rows.read_state(connection))
+        trouble = adoption_trouble(connection, rows.read_state(connection).batches)
     if as_json:
         unconfirmed = [{"gtrid": branch.gtrid, "broker_id": branch.broker_id} for branch in held]
         listed = {

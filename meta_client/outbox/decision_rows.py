@@ -1,9 +1,10 @@
 """Reads of the decision tables by a relay, in SQLAlchemy Core."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from meta_client.outbox.errors import NotAdopted
-from meta_client.outbox.relay_state import BatchBranch, RelayState
+from meta_client.outbox.relay_state import BatchBranch
 from meta_client.sql.core import Connection, bindparam, known_column, known_table, select
 from meta_client.transactions.generation import check_noted
 from meta_client.transactions.names import TableName
@@ -27,19 +28,19 @@ def is_unconfirmed(connection: Connection, branch: BatchBranch) -> bool:
     return row.outcome == RowDecision.COMMIT.value and branch.broker_id in (parse_brokers(row.brokers) or ())
 
 
-def check_adopted(connection: Connection, state: RelayState) -> None:
-    """Check that the decision table is the one that decided the last batch: elsewhere, what waits may have been moved.
-    Raises NotAdopted."""
+def check_adopted(connection: Connection, branches: Iterable[BatchBranch]) -> None:
+    """Check that the decision table is the one that decides *branches*: where another one decided the last batch, what
+    waits may have been moved. Raises NotAdopted."""
     here = connection.scalar(_TABLE_ID)
-    for branch in state.batches:
+    for branch in branches:
         if branch.table_id != here:
             raise NotAdopted(branch.table_id, str(here))
 
 
-def adoption_trouble(connection: Connection, state: RelayState) -> str | None:
+def adoption_trouble(connection: Connection, branches: Iterable[BatchBranch]) -> str | None:
     """Return why `check_adopted` raises; None: it does not."""
     try:
-        check_adopted(connection, state)
+        check_adopted(connection, branches)
     except NotAdopted as error:
         return str(error)
     return None

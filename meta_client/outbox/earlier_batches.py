@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from meta_client.client import Client
 from meta_client.coordinator.errors import HeuristicOutcome
 from meta_client.outbox import rows
+from meta_client.outbox.decision_rows import is_unconfirmed
 from meta_client.outbox.engines import PROGRAM
 from meta_client.outbox.relay_state import BatchBranch, RelayState
 from meta_client.producer.xa_verbs import XaVerbs
@@ -35,6 +36,12 @@ class EarlierBatches:
     def due(self, recorded: Collection[BatchBranch], passed_over: Collection[int]) -> list[BatchBranch]:
         """Do as `left`, except of brokers that are *passed_over*."""
         return [branch for branch in self.left(recorded) if branch.broker_id not in passed_over]
+
+    def undone(self, connection: Connection, late: Collection[BatchBranch]) -> list[BatchBranch]:
+        """Return those of *late* that brokers may not have committed, by the decision table; note the others."""
+        found = [branch for branch in late if is_unconfirmed(connection, branch)]
+        self.confirm(set(late).difference(found))
+        return found
 
     def commit(self, branch: BatchBranch) -> None:
         """Have its broker commit *branch*, whose relay may have died. Raises Unreachable."""

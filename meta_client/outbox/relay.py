@@ -20,11 +20,11 @@ from meta_client.coordinator.errors import PrepareFailed, Unreachable
 from meta_client.errors import PartitionClosed, SendRefused, TryAgain
 from meta_client.net.backoff import Backoff
 from meta_client.outbox import rows
-from meta_client.outbox.decision_rows import check_adopted, check_generation, is_unconfirmed
+from meta_client.outbox.decision_rows import check_adopted, check_generation
 from meta_client.outbox.destinations import Destinations
 from meta_client.outbox.earlier_batches import EarlierBatches
 from meta_client.outbox.engines import engine_at
-from meta_client.outbox.errors import NoOutbox, outbox_errors, refusal_in
+from meta_client.outbox.errors import NoOutbox, NotAdopted, outbox_errors, refusal_in
 from meta_client.outbox.relay_batch import BrokerRefuses, RelayBatch, Unsendable
 from meta_client.outbox.relay_state import BatchBranch, RelayState, branches_of
 from meta_client.outbox.rows import DEFERRED_ROWS, WAITING, OutboxRow, OutboxStatus
@@ -119,6 +119,8 @@ class Relay:
                 self.read_status()
             again = self._run_pass()
         except (MetaError, ZooKeeperError, exc.SQLAlchemyError) as error:
+            if isinstance(error, NotAdopted):
+                self._engine.dispose()  # its connections may know the table that is gone
             self._failed(one_line(error.orig if isinstance(error, exc.DBAPIError) and error.orig else error))
             return False
         except Exception as error:  # a bug, perhaps of a partitioner: a later pass repeats what this one left
@@ -254,17 +256,14 @@ class Relay:
             if late := self._earlier.due(recorded.batches, over.brokers):
                 self._commit_earlier(late, connection)
                 return True
-            check_adopted(connection, recorded)
-            state = RelayState(tuple(self._earlier.left(recorded.batches)), recorded.deferred)
-            again = self._move_batch(connection, over, state)
+            again = self._move_batch(connection, over, recorded)
         self._waits.drop({(row.topic, handle.partition.broker_id) for row, handle in self._batch.sent})
         return again
 
     def _commit_earlier(self, late: Sequence[BatchBranch], connection: Connection) -> None:
         """Have brokers commit what is left of batches whose relay may have died; pass over those that do not."""
-        undone = [branch for branch in late if is_unconfirmed(connection, branch)]
+        undone = self._earlier.undone(connection, late)
         connection.rollback()  # unlocked: a broker may take seconds to answer
-        self._earlier.confirm(set(late).difference(undone))
         for branch in sorted(undone, key=lambda each: self._waits.brokers.due_at(each.broker_id)):
             try:
                 self._earlier.commit(branch)
@@ -279,12 +278,13 @@ class Relay:
         try:
             # It waits for the brokers: a batch that is prepared later may be committed earlier.
             with self._client.transaction(connection, wait=COMMIT_S) as transaction:
+                check_adopted(connection, (*state.batches, *branches_of(transaction.gtrid, [0])))
                 transaction.join(self._producer)
                 is_full, deferred = self._fill_batch(connection, over, state.deferred)
                 if sent := self._batch.sent:
                     self._batch.source.remove(connection, [row.id for row, _ in sent])
                 branches = branches_of(transaction.gtrid, (handle.partition.broker_id for _, handle in sent))
-                now = RelayState((*state.batches, *branches), deferred)
+                now = RelayState((*self._earlier.left(state.batches), *branches) or state.batches, deferred)
                 if now != state:
                     rows.write_state(connection, now, is_moved=bool(sent))
         except NotConfirmed as error:

@@ -2,6 +2,7 @@
 nothing more is moved before an operator says that it may."""
 
 import json
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ from meta_client.transactions.table import KEEP_S
 from tests.fixtures.forked import run_metaq, start_module
 from tests.meta_client.outbox.conftest import OutboxWorld, drain
 from tests.meta_client.outbox.test_command import outbox
+from tests.meta_client.outbox.test_deferred import state as relay_state
 from tests.meta_client.transactions.test_restored import raise_generation
 
 ANOTHER = {
@@ -77,6 +79,31 @@ def test_a_batch_that_was_not_decided_is_moved_again_and_its_branch_left_alone(o
     drain(relay)
     world.check([1, 2, 3])
     assert len(world.prepared()) == 1
+
+
+def test_a_relay_that_runs_all_the_time_goes_on_once_it_may(outboxed: OutboxWorld) -> None:
+    """Its connection knows the table that is gone."""
+    world, zk = outboxed.world, ("--zk", outboxed.world.zookeeper)
+    relay = outboxed.relay()
+    outboxed.work(1)
+    drain(relay)
+    for statement in ANOTHER["both"]:
+        world.deciding.execute(statement)
+    identity = init(outboxed.url, KEEP_S)
+    outboxed.work(2)
+    drain(relay)
+    assert "decided its last batch" in str(relay.trouble)
+    assert outbox(outboxed, "adopt", *zk, "--yes")[0] == 0
+    for number in (3, 4):
+        deadline = time.monotonic() + 30
+        while outboxed.status().waiting:
+            assert time.monotonic() < deadline, relay.trouble
+            relay.run_pass()
+        outboxed.work(number)
+    drain(relay)
+    world.check([1, 2, 3, 4])
+    (branch,) = relay_state(outboxed).batches
+    assert branch.table_id == identity.name.table_id
 
 
 def test_a_copy_moves_nothing_and_leaves_the_original_alone(on_postgres: OutboxWorld) -> None:
