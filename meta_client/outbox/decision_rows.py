@@ -3,20 +3,24 @@
 from collections.abc import Iterable
 from typing import Final
 
+from meta_client.coordinator.names import new_nonce
 from meta_client.outbox.errors import NotAdopted
 from meta_client.outbox.relay_state import BatchBranch
-from meta_client.sql.core import Connection, bindparam, known_column, known_table, select
+from meta_client.sql.core import Connection, bindparam, delete, insert, known_column, known_table, select
 from meta_client.transactions.generation import check_noted
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import ANCHOR, IDENTITY, TABLE, RowDecision, parse_brokers
 from zk.session.session import ZooKeeperSession
 
-_ROW: Final = known_table(TABLE, *map(known_column, ("gtrid", "outcome", "brokers"))).c
+_TABLE: Final = known_table(TABLE, *map(known_column, ("gtrid", "outcome", "brokers")))
+_ROW: Final = _TABLE.c
 _IDENTITY: Final = known_table(IDENTITY, *map(known_column, ("table_id", "generation"))).c
 _HAS_ANCHOR: Final = select(_ROW.gtrid).where(_ROW.gtrid == ANCHOR).exists()
 _DECIDED: Final = select(_ROW.outcome, _ROW.brokers).where(_ROW.gtrid == bindparam("gtrid"))
 _TABLE_ID: Final = select(_IDENTITY.table_id)
 _WHOLE_TABLE_ID: Final = _TABLE_ID.where(_HAS_ANCHOR)
+_WRITE: Final = insert(_TABLE).values(gtrid=bindparam("row"), outcome=RowDecision.ROLLBACK.value, brokers="")
+_REMOVE: Final = delete(_TABLE).where(_ROW.gtrid == bindparam("row"))
 _GENERATION: Final = select(_IDENTITY.generation).where(_HAS_ANCHOR)
 
 
@@ -26,6 +30,15 @@ def is_unconfirmed(connection: Connection, branch: BatchBranch) -> bool:
     if (row := connection.execute(_DECIDED, {"gtrid": branch.gtrid}).first()) is None:
         return connection.scalar(_WHOLE_TABLE_ID) != branch.table_id
     return row.outcome == RowDecision.COMMIT.value and branch.broker_id in (parse_brokers(row.brokers) or ())
+
+
+def make_durable(connection: Connection) -> None:
+    """Put all that was read on the disk, and end the transaction: InnoDB shows a commit before it is there, and a later
+    write is behind it."""
+    row = {"row": f"log-{new_nonce()}"}
+    connection.execute(_WRITE, row)
+    connection.execute(_REMOVE, row)
+    connection.commit()
 
 
 def check_adopted(connection: Connection, branches: Iterable[BatchBranch]) -> None:

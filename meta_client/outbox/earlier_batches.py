@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from meta_client.client import Client
 from meta_client.coordinator.errors import HeuristicOutcome
 from meta_client.outbox import rows
-from meta_client.outbox.decision_rows import is_unconfirmed
+from meta_client.outbox.decision_rows import is_unconfirmed, make_durable
 from meta_client.outbox.engines import PROGRAM
 from meta_client.outbox.relay_state import BatchBranch, RelayState
 from meta_client.producer.xa_verbs import XaVerbs
@@ -37,10 +37,15 @@ class EarlierBatches:
         """Do as `left`, except of brokers that are *passed_over*."""
         return [branch for branch in self.left(recorded) if branch.broker_id not in passed_over]
 
-    def undone(self, connection: Connection, late: Collection[BatchBranch]) -> list[BatchBranch]:
-        """Return those of *late* that brokers may not have committed, by the decision table; note the others."""
-        found = [branch for branch in late if is_unconfirmed(connection, branch)]
-        self.confirm(set(late).difference(found))
+    def undone(self, connection: Connection, recorded: Collection[BatchBranch]) -> list[BatchBranch]:
+        """Return those of *recorded* that brokers may not have committed, by the decision table, once their decision is
+        on the disk; note the others. Ends the transaction: a broker may take seconds to answer."""
+        found = [branch for branch in recorded if is_unconfirmed(connection, branch)]
+        if found:
+            make_durable(connection)
+        else:
+            connection.rollback()
+        self.confirm(set(recorded).difference(found))
         return found
 
     def commit(self, branch: BatchBranch) -> None:
@@ -55,20 +60,21 @@ class EarlierBatches:
 
 
 def commit_recorded(client: Client, connection: Connection) -> tuple[RelayState, int]:
-    """Have brokers commit what the relay's row names, and let no relay move rows until the transaction ends; return
-    the row's state, and the number of branches that may not have been committed before. Raises NoOutbox (DamagedRow),
-    Unreachable."""
-    state, earlier = rows.lock(connection), EarlierBatches(client)
-    undone = rows.undone(connection, state)
+    """Have brokers commit what the relay's row names; return the row's state, and the number of branches that may not
+    have been committed before. Raises NoOutbox (DamagedRow), Unreachable."""
+    state, earlier = rows.read_state(connection), EarlierBatches(client)
+    undone = earlier.undone(connection, state.batches)
     for branch in undone:
         earlier.commit(branch)
     return state, len(undone)
 
 
 def adopt(client: Client, connection: Connection) -> int:
-    """Let relays move what waits, though another table decided the last batch; return as `commit_recorded` does, whose
-    errors it raises. Commits."""
-    state, count = commit_recorded(client, connection)
-    rows.write_state(connection, RelayState(deferred=state.deferred), is_moved=False)
+    """Let relays move what waits, though another table decided the last batch; return the number of branches that may
+    not have been committed before. Commits. Raises as `commit_recorded`."""
+    before, count = commit_recorded(client, connection)
+    state = rows.lock(connection)
+    left = tuple(branch for branch in state.batches if branch not in before.batches)
+    rows.write_state(connection, RelayState(left, state.deferred), is_moved=False)
     connection.commit()
     return count

@@ -263,7 +263,6 @@ class Relay:
     def _commit_earlier(self, late: Sequence[BatchBranch], connection: Connection) -> None:
         """Have brokers commit what is left of batches whose relay may have died; pass over those that do not."""
         undone = self._earlier.undone(connection, late)
-        connection.rollback()  # unlocked: a broker may take seconds to answer
         for branch in sorted(undone, key=lambda each: self._waits.brokers.due_at(each.broker_id)):
             try:
                 self._earlier.commit(branch)

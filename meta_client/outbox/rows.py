@@ -245,11 +245,10 @@ def write_state(connection: Connection, state: RelayState, *, is_moved: bool) ->
 def unconfirmed(connection: Connection) -> list[BatchBranch]:
     """Return branches that brokers may not have committed: messages for these brokers wait until they have. Raises
     DamagedRow."""
-    return undone(connection, read_state(connection))
+    return _undone(connection, read_state(connection))
 
 
-def undone(connection: Connection, state: RelayState) -> list[BatchBranch]:
-    """Return those of *state*."""
+def _undone(connection: Connection, state: RelayState) -> list[BatchBranch]:
     return [branch for branch in state.batches if is_unconfirmed(connection, branch)]
 
 
@@ -270,7 +269,7 @@ def release(connection: Connection, broker_id: int) -> tuple[int, int]:
     while found := list(connection.scalars(wanted.where(cells.id > last))):
         last, put_back = found[-1], put_back + len(found)
         _change_tables(connection, _PUT_BACK, {"broker": broker_id, "first": found[0], "last": last}, len(found))
-    given_up = sum(branch.broker_id == broker_id for branch in undone(connection, state))
+    given_up = sum(branch.broker_id == broker_id for branch in _undone(connection, state))
     batches = tuple(branch for branch in state.batches if branch.broker_id != broker_id)
     deferred = tuple(each for each in state.deferred if each != broker_id)
     connection.execute(_WRITE_STATE, {"the_state": RelayState(batches, deferred).dump()})

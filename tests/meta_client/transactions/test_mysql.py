@@ -1,8 +1,5 @@
 """A row and a message with MariaDB through PyMySQL: what is its own, in the order of a caller's day."""
 
-import shutil
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -463,29 +460,6 @@ def test_another_database_is_used_inside_the_block(maria_world: World, mariadb_s
         do(connection, f"DROP DATABASE {other.name}")
 
 
-SLOW_LOG = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-static void wait_for(int fd) {
-    char link[64], target[512];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, target, sizeof target - 1);
-    target[n > 0 ? n : 0] = 0;
-    int is_log = strstr(target, "ib_logfile") || strstr(target, "ib_redo");
-    while (is_log && !access(getenv("SLOW_FLAG"), F_OK)) usleep(10000);
-}
-ssize_t pwrite64(int fd, const void *b, size_t n, long o) {
-    wait_for(fd);
-    return ((ssize_t (*)(int, const void *, size_t, long))dlsym(RTLD_NEXT, "pwrite64"))(fd, b, n, o);
-}
-int fdatasync(int fd) { wait_for(fd); return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd); }
-"""
-
-
 @pytest.mark.parametrize("way", ["resolve", "decided"])
 def test_a_commit_that_is_not_on_the_disk_yet_is_not_believed(slow_directory: Path, way: str) -> None:
     """InnoDB shows it to others before it is: a resolver that had a broker commit could be the only one who did."""
@@ -513,21 +487,6 @@ def test_a_commit_that_is_not_on_the_disk_yet_is_not_believed(slow_directory: Pa
             committing.join()
             resolving.join()
     assert believed == [RowDecision.COMMIT]
-
-
-@pytest.fixture
-def slow_directory() -> Iterator[Path]:
-    """Library that holds up a server's log while a flag is there, for whichever user it runs as."""
-    need_mariadb()
-    if (compiler := shutil.which("cc")) is None:
-        pytest.skip("there is no C compiler")
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        directory.chmod(0o755)
-        (directory / "slow.c").write_text(SLOW_LOG)
-        words = [compiler, "-shared", "-fPIC", "-o", str(directory / "slow.so"), str(directory / "slow.c"), "-ldl"]
-        subprocess.run(words, check=True)
-        yield directory
 
 
 @pytest.fixture
