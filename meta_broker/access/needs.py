@@ -105,7 +105,7 @@ class Use(Enum):
 
 
 class RequestKind(NamedTuple):
-    """What holds for all requests of a class. *needs*: None if everybody may send it, before a login too; *verb*: in
+    """Rules for all requests of a class. *needs*: None if everybody may send it, before a login too; *verb*: in
     metrics, None: without times of its own, or with one for each verb of a transaction."""
 
     use: Use
