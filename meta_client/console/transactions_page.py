@@ -44,7 +44,7 @@ async def read_branch_page(asked: Asked) -> Values:
     broker_id, key = branch_of(asked)
     found = await read_branch(asked.settings.client, asked.reads, broker_id, key)
     values: Values = {"broker_id": broker_id, "key": key, "found": found, "age_s": asked.settings.age_s}
-    values |= {"history": [], "remedy": [], "unreadable": ""}
+    values |= {"history": [], "remedy": []}
     if isinstance(found, BranchFacts):
         values |= _history(found) | {"actions": actions_on(found), "names": ACTIONS}
         values["entry"] = _ledger_entry(found)
@@ -74,20 +74,17 @@ def branch_of(asked: Asked) -> tuple[int, XaKey]:
 
 
 def _history(found: BranchFacts) -> Values:
-    """Return history and commands; a broker's report that lacks fields costs these."""
+    """Return history and commands."""
     if found.report is None:
         return {}
     report: dict[str, Any] = dict(found.report)
     if found.finding is not None and not report.get("decision"):
         report["finding"] = found.finding["finding"]
     now_ms = time.time_ns() // 1_000_000
-    try:
-        return {
-            "history": [(time_ms, age_s(report, time_ms, now_ms), what) for time_ms, what in history(report)],
-            "remedy": [line[MARGIN:] for line in remedy(report, found.key, f"--broker {found.broker_id}", None)],
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        return {"unreadable": f"the broker's report lacks what this version reads: {error!r}"}
+    return {
+        "history": [(time_ms, age_s(report, time_ms, now_ms), what) for time_ms, what in history(report)],
+        "remedy": [line[MARGIN:] for line in remedy(report, found.key, f"--broker {found.broker_id}", None)],
+    }
 
 
 def _ledger_entry(found: BranchFacts) -> dict[str, Any] | None:

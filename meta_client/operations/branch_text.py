@@ -108,7 +108,7 @@ def _message_text(message: dict[str, Any]) -> str:
 def history(report: Report) -> Iterator[tuple[int, str]]:
     """Yield what happened to a branch, each with its time in Unix milliseconds."""
     if report.get("began_ms"):
-        yield report["began_ms"], f"began, at LSN {report['first_lsn']}"
+        yield report["began_ms"], f"began, at LSN {report.get('first_lsn')}"
     if parts := report.get("partitions"):
         yield max(part["last_ms"] for part in parts), "last put"
     if report.get("prepared_ms"):

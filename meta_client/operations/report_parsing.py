@@ -24,6 +24,7 @@ class _Part(msgspec.Struct):
 
 class _First(msgspec.Struct):
     topic: str
+    partition: int
     id: int
     bytes: int
     attribute: str | None
@@ -31,13 +32,17 @@ class _First(msgspec.Struct):
     is_hidden: bool = False
 
 
-class _Decision(msgspec.Struct):
+class _Said(msgspec.Struct):
     who: str
     why: str
     time_ms: int
 
 
-class _Finding(_Decision):
+class _Decision(_Said):
+    decision: str
+
+
+class _Finding(_Said):
     evidence: str
 
 

@@ -105,8 +105,9 @@ def test_a_stream_ends_after_a_while(pages: TestClient, monkeypatch: pytest.Monk
 
 def test_a_branch_with_a_finding_is_told_with_it() -> None:
     report = {"state": "prepared"}
-    found = BranchFacts(0, KEY, report, None, {"finding": "mixed"})
-    assert "lacks what this version reads" in _history(found)["unreadable"]
+    finding = {"who": "ann", "why": "w", "evidence": "e", "time_ms": 7}
+    found = BranchFacts(0, KEY, report, None, {"finding": finding})
+    assert [what for _, _, what in _history(found)["history"]] == ["found by ann: w (e)"]
     assert report == {"state": "prepared"}
 
 

@@ -41,7 +41,8 @@ def test_what_is_no_report(message: bytes) -> None:
         {"first_messages": "x"},
         {"first_messages": [{"topic": 1}]},
         {"unreadable": 5},
-        {"decision": {"who": "ann"}},
+        {"first_messages": [{"topic": "t", "id": 1, "bytes": 2, "attribute": None, "payload": None}]},
+        {"decision": {"who": "ann", "why": "w", "time_ms": 7}},
     ],
 )
 def test_what_a_report_does_not_say(more: Report) -> None:
