@@ -14,7 +14,7 @@ from journal.wal.histogram import HistogramSnapshot
 from journal.wal.log_writer import LogWriter
 from journal.wal.scan import is_zero
 from journal.wal.segments import Segments, segment_name
-from journal.wal.storage import BLOCK_BYTES, SegmentArchive
+from journal.wal.storage import BLOCK_BYTES
 from journal.wal.storage_file import FileReader
 
 log = logging.getLogger(__name__)
@@ -103,22 +103,10 @@ class OpenJournal:
         TimeoutError."""
         self._writer.wait_flushed(lsn, timeout_s)
 
-    def read(self, lsn: int, size: int) -> bytes:
-        """Return bytes of one record's body. Blocks on the disk. Raises KeyError, UnreadableRange, StorageFailed."""
-        return self.segments.read(lsn, size)
-
     def reader(self, lsn: int) -> tuple[Lsn, FileReader]:
         """Return the base of the segment that holds *lsn*, and a reader of its file, which stays valid when the segment
         is dropped. Raises KeyError."""
         return self.segments.reader(lsn)
-
-    def drop_before(self, lsn: int, archive: SegmentArchive | None) -> int:
-        """Delete the segments that end at or below *lsn*, once *archive* has them. Returns their number.
-
-        Blocks: call it from a worker thread, one at a time. The newest checkpoint must hold every partition's new
-        start. Raises StorageFailed; the remaining segments stay part of the journal.
-        """
-        return self.segments.drop_before(lsn, archive)
 
     def close(self) -> None:
         """Write and fsync what is queued, then release the files. Idempotent.

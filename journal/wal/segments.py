@@ -317,10 +317,9 @@ class Segments:
             self._drop(-1)
 
     def drop_before(self, lsn: int, archive: SegmentArchive | None = None) -> int:
-        """Delete the segments that end at or below *lsn*, once *archive* has them; oldest first.
-
-        Returns their number; durable then. One thread at a time. Existing readers stay valid.
-        """
+        """Delete the segments that end at or below *lsn*, once *archive* has them; oldest first. The newest checkpoint
+        must hold every partition's new start. Returns their number; durable then. One thread at a time. Existing
+        readers stay valid. Raises StorageFailed; the remaining segments stay part of the journal."""
         count = 0
         while len(self) and self._chain.bases[0] + self._chain.files[0].size <= lsn:
             self._drop(0, archive)

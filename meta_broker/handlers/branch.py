@@ -79,7 +79,7 @@ class BranchHandler:
     def _read(self, lsn: int, size: int) -> bytes:
         """Read messages of a live branch; empty if they are not written yet."""
         journal = self._store.journal
-        return journal.read(lsn, size) if lsn + size <= journal.acknowledged_here else b""
+        return journal.segments.read(lsn, size) if lsn + size <= journal.acknowledged_here else b""
 
     def _report(self, key: XaKey, reader: Principal | None) -> Report:
         """Describe the live branch of this name; else the one an operator ended, or the one in the ledger. *reader*

@@ -190,7 +190,7 @@ class Retention:
             self._durable, self._chosen = (self._chosen, number), None
 
     def _drop(self, lsn: int) -> None:
-        count = self._source.journal.drop_before(lsn, self._keeper)
+        count = self._source.journal.segments.drop_before(lsn, self._keeper)
         log.info("segments dropped count=%d policy=%s start=%d", count, self._section.policy, lsn)
 
     def _drop_archived(self, lsn: int) -> None:

@@ -204,7 +204,7 @@ class DeadLetterStore(OwnJournal):
         """Read the frame of *found*, once it is written: before, zeros are read, and they are a sound empty message.
         Under the lock."""
         self._journal.wait_flushed(found.body_lsn + found.body_bytes)
-        return self._journal.read(found.body_lsn, found.body_bytes)
+        return self._journal.segments.read(found.body_lsn, found.body_bytes)
 
 
 def message_of(found: DeadLetterEntry, body: bytes) -> ReceivedMessage:

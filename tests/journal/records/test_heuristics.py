@@ -67,7 +67,7 @@ def test_a_decision_holds_through_restarts_until_it_is_forgotten(
 ) -> None:
     result = store.end_heuristically(branch, decision, "ann@db1", "the order is in the database")
     store.journal.wait_flushed(result.lsn)
-    assert b"".join(store.journal.read(extent.lsn, extent.bytes) for _, _, extent in result.updates) == visible
+    assert b"".join(store.journal.segments.read(extent.lsn, extent.bytes) for _, _, extent in result.updates) == visible
     if with_checkpoint:
         store.write_checkpoint(store.snapshot(), {})
     again, index = restarted(store, storage)

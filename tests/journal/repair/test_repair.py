@@ -108,7 +108,7 @@ def start(storage: FaultyStorage) -> Started:
                 assert base == end or not extent.bytes, f"{name}: a gap in front of {base} that nothing tells of"
                 end = base + extent.bytes
                 stored[name].update(
-                    enumerate(store.journal.read(extent.lsn, extent.bytes) if extent.bytes else b"", base)
+                    enumerate(store.journal.segments.read(extent.lsn, extent.bytes) if extent.bytes else b"", base)
                 )
             assert end == store.state.end_of(name)
         ends = {name: int(store.state.end_of(name)) for name in store.state.offset_ranges}

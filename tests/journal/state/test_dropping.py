@@ -66,7 +66,7 @@ def drop(store: JournalTransactionStore, index: Index, archive: str | None) -> N
     first = store.write_checkpoint(store.trim(store.snapshot(), {ORDERS: start}), {})
     store.write_checkpoint(store.snapshot(), {})
     remove_checkpoints_below(store.journal.storage, first)
-    store.journal.drop_before(cut, None if archive is None else SegmentKeeper(MemoryPlace(archive)))
+    store.journal.segments.drop_before(cut, None if archive is None else SegmentKeeper(MemoryPlace(archive)))
 
 
 def judge(storage: FaultyStorage) -> int:
@@ -78,7 +78,7 @@ def judge(storage: FaultyStorage) -> int:
         found = {base: extent for _, base, extent in index.entries.get(ORDERS, []) if base >= offset_range.start}
         assert list(found) == [Offset(at) for at in range(offset_range.start, MESSAGES * MESSAGE, MESSAGE)]
         for base, extent in found.items():
-            assert store.journal.read(extent.lsn, extent.bytes) == message(base // MESSAGE)
+            assert store.journal.segments.read(extent.lsn, extent.bytes) == message(base // MESSAGE)
         assert [branch.key for branch in store.recover()] == [xa("order-1")]
         checkpoints = [found for found in read_checkpoints(storage).values() if isinstance(found, Checkpoint)]
         assert all(checkpoint.lsn >= store.journal.start_lsn for checkpoint in checkpoints), "one cannot be replayed"

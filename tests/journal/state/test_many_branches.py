@@ -123,7 +123,7 @@ def test_of_many_segments_one_is_left_when_no_message_has_to_stay() -> None:
     first = store.write_checkpoint(store.trim(store.snapshot(), dict(ends)), {})
     store.write_checkpoint(store.snapshot(), {})
     remove_checkpoints_below(storage, first)
-    store.journal.drop_before(store.journal.end, None)
+    store.journal.segments.drop_before(store.journal.end, None)
     assert len(store.journal.segments) == 1
     store.close()
     again, _ = reopened(storage)

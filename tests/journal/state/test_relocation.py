@@ -56,7 +56,7 @@ def relocate_all(store: JournalTransactionStore, relocator: Relocator) -> int:
 
 def content(store: JournalTransactionStore, branch: Branch) -> dict[PartitionName, bytes]:
     store.journal.wait_flushed(store.journal.end)
-    read = store.journal.read
+    read = store.journal.segments.read
     return {
         name: b"".join(read(extent.lsn, extent.bytes) for extent in extents) for name, extents in branch.extents.items()
     }
@@ -80,7 +80,7 @@ def drop_what_may_go(store: JournalTransactionStore) -> int:
     """Drop segments as retention does: after two checkpoints that cover the move."""
     for _ in range(3):
         checkpoint(store)
-    return store.journal.drop_before(min(lowest(store), store.journal.flushed), None)
+    return store.journal.segments.drop_before(min(lowest(store), store.journal.flushed), None)
 
 
 def in_doubt(store: JournalTransactionStore, name: str, puts: int = 5) -> tuple[Branch, dict[PartitionName, bytes]]:
@@ -113,7 +113,7 @@ def test_a_branch_in_doubt_follows_the_journals_end_and_commits_what_it_put(stor
         entries = [one for one in result.updates if one.name == name]
         assert [one.extent.messages for one in entries] == [2 if name == ORDERS else 1] * 5
         assert entries[0].base == before[name]
-        assert b"".join(store.journal.read(one.extent.lsn, one.extent.bytes) for one in entries) == data
+        assert b"".join(store.journal.segments.read(one.extent.lsn, one.extent.bytes) for one in entries) == data
     store.close()
     assert check(opened(storage), read_checkpoints(storage)).is_sound
 
@@ -235,7 +235,7 @@ def test_what_is_put_during_a_relocation_stays_behind_what_was_there(storage: Fa
     store.on_checkpoint(store.write_checkpoint(taken, {}), taken)
     while len(store.journal.segments) > 2:
         base = [base for base, _ in store.journal.segments][1]
-        store.journal.drop_before(base, None)
+        store.journal.segments.drop_before(base, None)
         known = [one for one in history(store.journal.segments, Lsn(taken.lsn), {ORDERS}) if one in published]
         found = list(history(store.journal.segments, Lsn(taken.lsn), {ORDERS}))
         assert found == known, "an offset that the commit did not give"

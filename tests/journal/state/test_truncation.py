@@ -152,7 +152,7 @@ def test_a_truncation_that_crashes_anywhere_is_whole_or_was_not_begun(history: F
 
 def test_what_could_not_be_opened_is_not_cut(storage: FaultyStorage) -> None:
     store = open_store(storage)
-    store.journal.drop_before(SEGMENT_BYTES, None)
+    store.journal.segments.drop_before(SEGMENT_BYTES, None)
     store.close()
     told = decode_checkpoint(storage.blobs["checkpoint.1"])
     assert told.lsn > SEGMENT_BYTES

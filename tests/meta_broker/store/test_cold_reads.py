@@ -129,7 +129,7 @@ def test_at_once_or_by_a_worker_the_bytes_are_those_of_the_records(store: Messag
         for _ in range(200):
             offset = rng.randrange(index.end)
             places = list(index.places(offset, rng.choice([1, 1000, 100_000, 4 * MIB])))
-            expected = b"".join(store.journal.read(place.lsn, place.bytes) for place in places)
+            expected = b"".join(store.journal.segments.read(place.lsn, place.bytes) for place in places)
             read = ColdRead(store.journal, places)
             assert read.run() == expected
             assert b"".join(read.cached() or []) == expected

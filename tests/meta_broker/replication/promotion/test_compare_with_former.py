@@ -51,7 +51,7 @@ def test_a_former_master_that_dropped_what_the_slave_ends_with(tmp_path: Path) -
     def drop(store: JournalTransactionStore) -> None:
         taken = store.snapshot()
         store.on_checkpoint(store.write_checkpoint(taken, {}), taken)
-        store.journal.drop_before(2 * SEGMENT_BYTES, None)
+        store.journal.segments.drop_before(2 * SEGMENT_BYTES, None)
 
     former = filled(tmp_path / "former", 12, drop)
     with pytest.raises(NotASlave, match="and this slave ends before, at"):
