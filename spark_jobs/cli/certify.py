@@ -8,14 +8,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from spark_jobs.cli.options import fail, shown, spark_options, time_ms
+from spark_jobs.cli.options import fail, shown, side_options, spark_options, time_ms
 
 
 @click.group(invoke_without_command=True)
-@click.option(
-    "--database", "url", envvar="DATABASE_URL", show_envvar=True, metavar="URL", help="PostgreSQL: a URL or conninfo."
-)
-@click.option("--dir", "directories", multiple=True, type=click.Path(path_type=Path), help="A broker's data directory.")
+@side_options(is_required=False)
 @click.option(
     "--coordinator",
     "coordinators",
@@ -23,11 +20,6 @@ from spark_jobs.cli.options import fail, shown, spark_options, time_ms
     type=click.Path(path_type=Path),
     help="A coordinator's directory, with its decision log.",
 )
-@click.option("--since", metavar="TIME", help="Take transactions with news from then on. ISO 8601; UTC without a zone.")
-@click.option(
-    "--marker", "markers", multiple=True, metavar="TABLE.COLUMN", help="Column of gtrids, or of message ids (bigint)."
-)
-@click.option("--offsets", metavar="TABLE", help="Check that consumers' offsets in this table are within the journals.")
 @click.option(
     "--key", type=click.Path(path_type=Path), help="Private key to sign with: metaq certify key FILE makes one."
 )

@@ -4,6 +4,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, NoReturn
 
 import click
@@ -62,6 +63,46 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
         command(settings=given, **others)
 
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(_OPTIONS), called)
+
+
+def side_options(*, is_required: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds the options of both sides of a join: *url*, *directories*, *markers*, *since*,
+    *offsets*."""
+    options = (
+        click.option(
+            "--database",
+            "url",
+            envvar="DATABASE_URL",
+            show_envvar=True,
+            required=is_required,
+            metavar="URL",
+            help="PostgreSQL: a URL or conninfo.",
+        ),
+        click.option(
+            "--dir",
+            "directories",
+            multiple=True,
+            required=is_required,
+            type=click.Path(path_type=Path),
+            help="A broker's data directory, live, dead or restored; once for each broker.",
+        ),
+        click.option(
+            "--marker",
+            "markers",
+            multiple=True,
+            metavar="TABLE.COLUMN",
+            help="Column of gtrids, or of message ids (bigint).",
+        ),
+        click.option(
+            "--since",
+            metavar="TIME",
+            help="Take transactions with news from then on alone. ISO 8601; UTC without a zone.",
+        ),
+        click.option(
+            "--offsets", metavar="TABLE", help="Check that consumers' offsets in this table are within the journals."
+        ),
+    )
+    return lambda command: functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
 def time_ms(text: str) -> int:

@@ -9,7 +9,7 @@ import click
 
 from meta_client.cli.options import connected
 from meta_client.cli.security_options import security_options
-from spark_jobs.cli.options import fail, spark_options, time_ms
+from spark_jobs.cli.options import fail, side_options, spark_options, time_ms
 from zk.brokers.cluster import known_broker_ids
 from zk.decisions.generation import read_generations
 
@@ -18,30 +18,7 @@ LIMIT_MAX: Final = 1_000_000  # all are in memory
 
 
 @click.command()
-@click.option(
-    "--database",
-    "url",
-    envvar="DATABASE_URL",
-    show_envvar=True,
-    required=True,
-    metavar="URL",
-    help="PostgreSQL: a URL or conninfo.",
-)
-@click.option(
-    "--dir",
-    "directories",
-    multiple=True,
-    required=True,
-    type=click.Path(path_type=Path),
-    help="A broker's data directory, live, dead or restored; once for each broker.",
-)
-@click.option(
-    "--marker", "markers", multiple=True, metavar="TABLE.COLUMN", help="Column of gtrids, or of message ids (bigint)."
-)
-@click.option(
-    "--since", metavar="TIME", help="Take transactions with news from then on alone. ISO 8601; UTC without a zone."
-)
-@click.option("--offsets", metavar="TABLE", help="Check that consumers' offsets in this table are within the journals.")
+@side_options(is_required=True)
 @click.option(
     "--zk",
     envvar="METAQ_ZK",
