@@ -4,4 +4,4 @@ Read: errors, forks -> tree, pure: broker_url, nodes, paths (the tree's layout),
 ownership) -> session: lease, lease_keeper, newcomer, multi, session (the only two that use kazoo for nodes),
 former_session, ephemerals, watches -> brokers: registration, replication, cluster (the brokers that are up) ->
 decisions: generation -> groups: strategy (assignment of partitions), membership, ownership, offsets, listing (for
-operators) -> embedded: java, config, server, chroot."""
+operators) -> embedded: java, launch, config, server, chroot."""

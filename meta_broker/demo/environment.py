@@ -17,13 +17,13 @@ from meta_broker.demo.consumers import consuming
 from meta_broker.demo.orders import PARTITIONS
 from meta_broker.demo.producers import QUALIFIER, ProducerEvent, RecoveryDone, RolledBack, Shop, Trapped, Work
 from meta_broker.demo.schema import IN_DOUBT, PROGRESS, TABLES
-from meta_broker.testing.launch import log_tail, server_user
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_broker.testing.processes import STOP_TIMEOUT_S, BrokerProgram, ProgramFailed
 from meta_client import Client
 from meta_client.coordinator import TwoPhaseStep
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.xa import XaCode
+from zk.embedded.launch import log_tail, server_user
 from zk.embedded.server import EmbeddedZooKeeper
 
 CONSUMERS = 3

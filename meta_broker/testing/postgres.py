@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Self
 
-from meta_broker.testing.launch import command, log_tail, server_user
 from meta_client.protocol.errors import MetaError
 from zk.embedded.held_port import HeldPort
+from zk.embedded.launch import command, log_tail, server_user
 
 START_TIMEOUT_S = 60  # usually under a second; longer on a swapping machine
 STOP_TIMEOUT_S = 20

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from meta_broker.testing.launch import command, log_tail
 from meta_client.protocol.errors import MetaError
+from zk.embedded.launch import command, log_tail
 
 READY: Final = re.compile(r" serves at meta://127\.0\.0\.1:(\d+)")
 START_TIMEOUT_S = 60

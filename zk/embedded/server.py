@@ -8,9 +8,9 @@ import fcntl
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,23 +19,12 @@ from typing import Self
 from zk.embedded.config import CONFIG, JAR_PATTERNS, explain_log, server_command, server_config
 from zk.embedded.held_port import HeldPort
 from zk.embedded.java import java_home
+from zk.embedded.launch import command
 from zk.errors import EmbeddedZooKeeperFailed, EmbeddedZooKeeperMissing
 
 START_TIMEOUT_S = 60  # it takes under a second; a machine that is swapping may need the rest
 STOP_TIMEOUT_S = 10
 LOG_TAIL_BYTES = 16_384
-
-# Runs in the child before Java replaces it: asks the kernel to kill the child when the parent dies, even on SIGKILL.
-# A preexec_fn would run between fork and exec in a process whose other threads may hold any lock.
-# The signal follows the parent's *thread*, see start(). 1 is PR_SET_PDEATHSIG, 9 SIGKILL.
-_DIE_WITH_PARENT = """
-import ctypes, os, sys
-if ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0) != 0:
-    sys.exit(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the parent died before the server started")
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 class EmbeddedZooKeeper:
@@ -139,8 +128,7 @@ class EmbeddedZooKeeper:
             self._data = None
 
     def _launch(self, port: int) -> None:
-        command = server_command(java_home() / "bin" / "java", _jars())
-        wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+        line = command(server_command(java_home() / "bin" / "java", _jars()), stop_signal=signal.SIGKILL)
         with contextlib.ExitStack() as stack:
             try:
                 lock = stack.enter_context((self.data / "lock").open("wb"))
@@ -150,7 +138,7 @@ class EmbeddedZooKeeper:
                 (self.data / CONFIG).write_text(server_config(self._address, port, is_temporary=is_temporary))
                 log = stack.enter_context(self._log.open("wb"))
                 self._process = subprocess.Popen(  # noqa: S603 - our own command line, no shell
-                    wrapper + command,
+                    line,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from meta_broker.testing.launch import NOBODY, command, is_open_to
 from meta_broker.testing.postgres import EmbeddedPostgres
+from zk.embedded.launch import NOBODY, command, is_open_to
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only a root's PostgreSQL runs as another user")
 
