@@ -1,14 +1,13 @@
 """Places of archives: a directory, on the same disk or another, or what a URL of an object store names."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from journal.archive.object_place import ObjectPlace
 from journal.errors import StorageFailed
-from journal.wal.file_move import sync_directory
-from journal.wal.storage import TMP_SUFFIX, Storage
+from journal.wal.file_move import replace
+from journal.wal.storage import Storage
 from journal.wal.storage_file import StorageFile
 
 BLOCK_BYTES: Final = 1024 * 1024
@@ -59,16 +58,10 @@ class DirectoryPlace:
         return True
 
     def replace(self, name: str, data: bytes) -> None:
-        target, temporary = self._path / name, self._path / (name + TMP_SUFFIX)
         try:
-            with temporary.open("wb") as writer:
-                writer.write(data)
-                writer.flush()
-                os.fsync(writer.fileno())
-            temporary.rename(target)
-            sync_directory(self._path)
+            replace(self._path / name, data)
         except OSError as error:
-            raise StorageFailed(f"{target}: not written: {error.strerror}") from error
+            raise StorageFailed(f"{self._path / name}: not written: {error.strerror}") from error
 
 
 def is_url(archive: str) -> bool:

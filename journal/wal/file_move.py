@@ -1,5 +1,5 @@
-"""Copies a file durably: to another directory, by a link where that will do; or apart from its links. Part of the
-storage seam."""
+"""Copies a file durably: to another directory, by a link where that will do; or apart from its links; or replaces
+one. Part of the storage seam."""
 
 import errno
 import filecmp
@@ -57,6 +57,19 @@ def unshare(path: Path) -> bool:
     _copy(path, path)
     sync_directory(path.parent)
     return True
+
+
+def replace(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write *data* as the file *path*, in place of one that is there. Durable on return. Raises OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)  # the mode is set only at creation
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
+    temporary.rename(path)
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

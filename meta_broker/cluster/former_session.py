@@ -7,7 +7,6 @@ reboot.
 
 import contextlib
 import logging
-import os
 import re
 import threading
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from journal.errors import StorageFailed
+from journal.wal.file_move import replace
 from zk.errors import ZooKeeperError
 from zk.session.former_session import end_session
 from zk.session.security import PASSWORD_BYTES, SessionCredentials, ZooKeeperSecurity
@@ -57,15 +57,8 @@ class SessionFile:
         if (place := self._place()) is None:
             return  # no boot id: a successor waits for the session to expire
         content = _Content(session_id=credentials.session_id, password=credentials.password.hex(), place=place)
-        temporary = self._path.with_suffix(".tmp")
         try:
-            temporary.unlink(missing_ok=True)  # the mode is set only at creation
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(msgspec.json.encode(content) + b"\n")
-                file.flush()
-                os.fsync(fd)
-            temporary.rename(self._path)
+            replace(self._path, msgspec.json.encode(content) + b"\n", mode=0o600)
         except OSError as error:
             raise StorageFailed(f"{self._path}: {error.strerror}: a restart will wait for the old session") from error
 

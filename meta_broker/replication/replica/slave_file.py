@@ -5,7 +5,6 @@ While the file exists, the directory holds a copy, and no master starts on it.
 """
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,7 +13,7 @@ import msgspec
 from journal.errors import StorageFailed
 from journal.records.header import Natural
 from journal.repair.offline import REPLICA_FILE
-from journal.wal.file_move import sync_directory
+from journal.wal.file_move import replace, sync_directory
 from journal.wal.storage_file import translated
 from meta_broker.errors import ConfigError, with_remedy
 from meta_broker.replication.link_protocol import LinkText
@@ -69,14 +68,8 @@ class SlaveFile:
 
     def write(self, facts: SlaveFacts) -> None:
         """Replace the file atomically. Durable on return. Raises StorageFailed."""
-        temporary = self.path.with_suffix(".tmp")
         with translated(self.path):
-            with temporary.open("wb") as file:
-                file.write(msgspec.json.encode(facts) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(self.path)
-            sync_directory(self._directory)
+            replace(self.path, msgspec.json.encode(facts) + b"\n")
 
     def remove(self) -> None:
         """Delete the file, if there is one: the directory is no slave's any more. Durable on return. Raises
