@@ -105,7 +105,7 @@ class Use(Enum):
 
 
 class RequestKind(NamedTuple):
-    """Rules for all requests of a class. *needs*: None if everybody may send it, before a login too; *verb*: in
+    """Treatment of all requests of a class. *needs*: None if everybody may send it, before a login too; *verb*: in
     metrics, None: without times of its own, or with one for each verb of a transaction."""
 
     use: Use

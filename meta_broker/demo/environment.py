@@ -18,7 +18,7 @@ from meta_broker.demo.orders import PARTITIONS
 from meta_broker.demo.producers import QUALIFIER, ProducerEvent, RecoveryDone, RolledBack, Shop, Trapped, Work
 from meta_broker.demo.schema import IN_DOUBT, PROGRESS, TABLES
 from meta_broker.testing.postgres import EmbeddedPostgres
-from meta_broker.testing.processes import STOP_TIMEOUT_S, BrokerProgram, ProgramFailed
+from meta_broker.testing.real import STOP_TIMEOUT_S, BrokerProgram, ProgramFailed
 from meta_client import Client
 from meta_client.coordinator import TwoPhaseStep
 from meta_client.protocol.errors import XaError

@@ -14,7 +14,7 @@ from meta_broker.demo.orders import INVOICES_TOPIC, LINES_TOPIC, Invoice, decode
 from meta_broker.demo.producers import Finished
 from meta_broker.demo.schema import LEDGER, ORPHANS, REVENUE
 from meta_broker.demo.verdict import Account, Audit, Revenue, RunEvidence
-from meta_broker.testing.processes import ProgramFailed, metaq
+from meta_broker.testing.real import ProgramFailed, metaq
 from zk.embedded.launch import command
 
 STALL_S = 60.0  # without another invoice or line: something hangs, and the verdict says what is missing
