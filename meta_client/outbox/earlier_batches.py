@@ -1,7 +1,9 @@
 """Commits, at their brokers, of batches before: a relay may have died, or a broker been away. One thread."""
 
 import logging
+import time
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from meta_client.client import Client
 from meta_client.coordinator.errors import HeuristicOutcome
@@ -16,6 +18,8 @@ from meta_client.transactions.names import TableName
 
 log = logging.getLogger(__name__)
 
+LEFT_S: Final = 1.0
+
 
 class EarlierBatches:
     """Batches that were decided, and the branches of these that are known to be committed."""
@@ -23,6 +27,7 @@ class EarlierBatches:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._confirmed = set[BatchBranch]()
+        self._seen: dict[BatchBranch, float] = {}  # by a relay that has nothing else to do
 
     def confirm(self, branches: Iterable[BatchBranch]) -> None:
         """Note branches that their brokers have committed."""
@@ -36,6 +41,12 @@ class EarlierBatches:
     def due(self, recorded: Collection[BatchBranch], passed_over: Collection[int]) -> list[BatchBranch]:
         """Do as `left`, except of brokers that are *passed_over*."""
         return [branch for branch in self.left(recorded) if branch.broker_id not in passed_over]
+
+    def is_left_alone(self, recorded: Collection[BatchBranch], passed_over: Collection[int]) -> bool:
+        """Return whether a branch has been due for LEFT_S: the relay that is at work confirms its own sooner."""
+        now = time.monotonic()
+        self._seen = {branch: self._seen.get(branch, now) for branch in self.due(recorded, passed_over)}
+        return any(now - since >= LEFT_S for since in self._seen.values())
 
     def undone(self, connection: Connection, recorded: Collection[BatchBranch]) -> list[BatchBranch]:
         """Return those of *recorded* that brokers may not have committed, by the decision table, once their decision is

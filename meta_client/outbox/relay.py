@@ -241,15 +241,15 @@ class Relay:
         with self._engine.connect() as connection:
             began = time.monotonic()
             state = rows.read_state(connection)
-            earlier = self._earlier.due(state.batches, over.brokers)
-            if not (self._has_moved or earlier or rows.has_any(connection, state, over)):
+            is_left = self._earlier.is_left_alone(state.batches, over.brokers)
+            if not (self._has_moved or is_left or rows.has_any(connection, state, over)):
                 self._waits.keep(over)
                 self._look_s = time.monotonic() - began
                 return False
             try:
                 self._check_newest(connection, now)
             except RestoredTable:  # what the relay's row names was decided, which an operator could not tell
-                self._commit_earlier(earlier, connection)
+                self._commit_earlier(self._earlier.due(state.batches, over.brokers), connection)
                 raise
             connection.rollback()
             recorded = rows.lock(connection)  # before MySQL takes the snapshot that reads see: what others did is in it

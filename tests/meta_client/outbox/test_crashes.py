@@ -159,3 +159,19 @@ def test_a_relay_that_waited_for_another_sees_what_that_did(outboxed: OutboxWorl
         assert (relay.counts.moved, relay.trouble, relay.waiting_for) == (5, None, ())
         assert relay.brokers_away == (7,)
         assert rows.lock(other).batches[0] == BatchBranch(gtrid, 7)
+
+
+def test_a_relay_with_nothing_to_move_leaves_a_batch_to_the_one_at_work_for_a_while(on_postgres: OutboxWorld) -> None:
+    deciding = on_postgres.world.deciding
+    gtrid = deciding.identity.name.new_gtrid()
+    relay = on_postgres.relay()
+    with on_postgres.engine.connect() as other:
+        other.execute(text(f"INSERT INTO metaq_decision (gtrid, outcome, brokers) VALUES ('{gtrid}', 'commit', '7')"))
+        rows.write_state(other, RelayState((BatchBranch(gtrid, 7),)), is_moved=True)
+        other.commit()
+    drain(relay)
+    assert relay.brokers_away == ()
+    deadline = time.monotonic() + 60
+    while relay.brokers_away != (7,):
+        assert time.monotonic() < deadline, relay.trouble
+        relay.run_pass()
