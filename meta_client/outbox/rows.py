@@ -154,13 +154,13 @@ class RowSource:
     def has_any(self, connection: Connection, **due: Collection[Any]) -> bool:
         """Return whether a row is *due*: *passed_over* are topics; of deferred ones there are *brokers*, and *places*
         passed over."""
-        return connection.scalar(self._first, {name: list(values) for name, values in due.items()}) is not None
+        return connection.scalar(self._first, _listed(due)) is not None
 
     def oldest(
         self, connection: Connection, count_max: int, bytes_max: int, **due: Collection[Any]
     ) -> Sequence[OutboxRow]:
         """Return the first rows that are *due*: at most so many, and so many bytes and a message."""
-        values = {"count_max": count_max, "bytes_max": bytes_max} | {name: list(each) for name, each in due.items()}
+        values = {"count_max": count_max, "bytes_max": bytes_max} | _listed(due)
         return [OutboxRow(*row) for row in connection.execute(self._oldest, values)]
 
     def remove(self, connection: Connection, ids: Collection[int]) -> None:
@@ -179,14 +179,28 @@ class RowSource:
         connection.commit()
 
 
+def _ended(topic: Any) -> Any:
+    """Return a topic, or the column, with an end: MySQL's collations compare as if there were no spaces there."""
+    return topic + "/"
+
+
+def _listed(due: Mapping[str, Collection[Any]]) -> dict[str, Any]:
+    """Return the parameters that say what is due."""
+    values = {name: list(each) for name, each in due.items()}
+    values["passed_over"] = list(map(_ended, due["passed_over"]))
+    if "places" in due:
+        values["places"] = [(_ended(topic), broker_id) for topic, broker_id in due["places"]]
+    return values
+
+
 _NOT_OVER: Final[Any] = bindparam("passed_over", expanding=True)
-WAITING: Final = RowSource(OUTBOX, "partition", OUTBOX.c.topic.not_in(_NOT_OVER))
+WAITING: Final = RowSource(OUTBOX, "partition", _ended(OUTBOX.c.topic).not_in(_NOT_OVER))
 DEFERRED_ROWS: Final = RowSource(
     DEFERRED,
     "destination",
-    DEFERRED.c.topic.not_in(_NOT_OVER),
+    _ended(DEFERRED.c.topic).not_in(_NOT_OVER),
     DEFERRED.c.broker_id.in_(bindparam("brokers", expanding=True)),
-    tuple_(DEFERRED.c.topic, DEFERRED.c.broker_id).not_in(bindparam("places", expanding=True)),
+    tuple_(_ended(DEFERRED.c.topic), DEFERRED.c.broker_id).not_in(bindparam("places", expanding=True)),
 )
 
 

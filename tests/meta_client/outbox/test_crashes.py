@@ -170,7 +170,7 @@ def test_a_relay_with_nothing_to_move_leaves_a_batch_to_the_one_at_work_for_a_wh
         rows.write_state(other, RelayState((BatchBranch(gtrid, 7),)), is_moved=True)
         other.commit()
     drain(relay)
-    assert relay.brokers_away == ()
+    assert not relay.brokers_away
     deadline = time.monotonic() + 60
     while relay.brokers_away != (7,):
         assert time.monotonic() < deadline, relay.trouble

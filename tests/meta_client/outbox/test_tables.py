@@ -136,3 +136,17 @@ def test_an_outbox_is_made_by_several_at_once(on_postgres: OutboxWorld) -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(make, range(4)))
     on_postgres.relay().check()
+
+
+def test_a_topic_with_a_space_at_its_end_holds_back_no_other_one(
+    outboxed: OutboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MySQL's collations compare as if there were none."""
+    monkeypatch.setattr("meta_client.outbox.waits.PASS_OVER_S", 60.0)
+    outboxed.work(1, topic="orders ")
+    relay = outboxed.relay(rows_max=1)
+    drain(relay)
+    assert relay.waiting_for == ("orders ",)
+    outboxed.work(2)
+    drain(relay)
+    assert (relay.counts.moved, outboxed.world.messages()) == (1, [2])
