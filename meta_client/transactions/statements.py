@@ -126,7 +126,8 @@ class SqlTable:
         self._change(self._statements.anchor, ())
 
     def close(self) -> None:
-        self._connection.close()
+        with suppress(Exception):  # pg8000 raises, once it is broken
+            self._connection.close()
 
     def _make_durable(self) -> None:
         for statement in self._statements.make_durable:
@@ -210,7 +211,8 @@ def reaching(*failures: type[Exception], undo: Callable[[], object] = lambda: No
     try:
         yield
     except BaseException as error:
-        undo()
+        with suppress(Exception):
+            undo()
         if isinstance(error, failures):
             raise Unreachable(DATABASE, one_line(error)) from error
         raise

@@ -1,5 +1,6 @@
 """Connections that callers make in ways of their own: other cursors, rows and encodings, and connect= that misleads."""
 
+import functools
 import sqlite3
 import time
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pg8000.dbapi
 import psycopg
 import psycopg2
 import psycopg2.extras
@@ -22,7 +24,7 @@ from meta_client.transactions import CommitStep, NoDecisionTable, commit_sequenc
 from meta_client.transactions.databases import init
 from meta_client.transactions.table import ANCHOR, KEEP_S
 from tests.fixtures.broker_pool import BrokerPool
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, connect_plain
 from tests.fixtures.replicas import wait_until
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.meta_client.transactions.conftest import World, do, make_postgres, running_world
@@ -194,20 +196,45 @@ def test_text_as_bytes(lite_world: World) -> None:
 
 def test_a_resolver_follows_callers_to_another_host(world: World) -> None:
     """The way by which it knows the database is gone: a failover to another host, or a password that was changed."""
-    port = int(str(psycopg.conninfo.conninfo_to_dict(world.deciding.url)["port"]))
     table_id = world.deciding.identity.name.table_id
     with world.open_client(**QUICK) as client:
-        with TcpProxy(port) as proxy, closing(psycopg.connect(world.deciding.url, port=proxy.port)) as connection:
-            commit(world, client, connection, 1)
+        with (
+            TcpProxy(port_of(world)) as proxy,
+            closing(psycopg.connect(world.deciding.url, port=proxy.port)) as connection,
+        ):
+            commit(client, connection, 1)
         for number in (2, 3):
             with closing(world.deciding.connect()) as connection:
-                commit(world, client, connection, number)
+                commit(client, connection, number)
             wait_until(lambda: client.transaction_counts()[table_id].errors > 0, "its connection is lost")
         world.wait_quiet()
     world.check([1, 2, 3])
 
 
-def commit(world: World, client: Client, connection: Any, number: int) -> None:
-    with client.transaction(connection) as transaction:
+def test_a_resolver_whose_connection_can_t_be_closed_opens_another(world: World) -> None:
+    """Of pg8000, which raises in close() once it is broken, and again once it is closed."""
+    with (
+        TcpProxy(port_of(world)) as proxy,
+        world.open_client(**QUICK) as client,
+        closing(connect_plain(pg8000.dbapi, world.deciding.url)) as connection,
+    ):
+        connect = functools.partial(connect_plain, pg8000.dbapi, world.deciding.url, port=proxy.port)
+        commit(client, connection, 1, connect=connect)
+        world.wait_quiet()
+        proxy.refuse()
+        commit(client, connection, 2, connect=connect)
+        table_id = world.deciding.identity.name.table_id
+        wait_until(lambda: client.transaction_counts()[table_id].errors > 0, "its connection is lost")
+        proxy.heal()
+        world.wait_quiet()
+    world.check([1, 2])
+
+
+def port_of(world: World) -> int:
+    return int(str(psycopg.conninfo.conninfo_to_dict(world.deciding.url)["port"]))
+
+
+def commit(client: Client, connection: Any, number: int, **how: Any) -> None:
+    with client.transaction(connection, **how) as transaction:
         do(connection, f"INSERT INTO numbers VALUES ({number})")
         transaction.send("orders", str(number).encode())
