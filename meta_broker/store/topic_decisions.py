@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
 
+import msgspec
+
 from journal.records.topic_changes import TopicChange, TopicState
 from meta_broker.config.broker_config import PARTITIONS_MAX, TopicConfig, why_not_a_topic
 from meta_broker.store.topics import section_crc
@@ -18,9 +20,9 @@ DECISIONS_MAX: Final = 10_000  # every checkpoint contains all of them
 _RANGE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 _FLAGS: Final = {"true": True, "false": False}
 _INDEXES: Final[Mapping[str, Literal["attribute"] | None]] = {"none": None, "attribute": "attribute"}
+_SETTINGS: Final = frozenset({"partitions", "publish", "subscribe", "stat", "compression", "index"})
 _KEYS: Final[Mapping[TopicVerb, frozenset[str]]] = {
-    TopicVerb.CREATE: frozenset({"partitions", "publish", "subscribe", "stat", "compression", "index"}),
-    TopicVerb.ALTER: frozenset({"partitions", "publish", "subscribe", "stat", "compression", "index"}),
+    **dict.fromkeys((TopicVerb.CREATE, TopicVerb.ALTER), _SETTINGS),
     TopicVerb.CLOSE: frozenset({"partitions"}),
     TopicVerb.OPEN: frozenset({"partitions"}),
     TopicVerb.DELETE: frozenset(),
@@ -154,13 +156,8 @@ def _set(view: KnownTopic, wanted: TopicConfig) -> TopicChange:
         topic=view.topic,
         state=TopicState.SET,
         section=section_crc(view.section),
-        partitions=wanted.partitions,
-        accept_publish=wanted.accept_publish,
-        accept_subscribe=wanted.accept_subscribe,
-        stat=wanted.stat,
-        compression=wanted.compression,
-        index=wanted.index,
         closed=view.closed,
+        **msgspec.structs.asdict(wanted),
     )
 
 

@@ -92,14 +92,7 @@ class Topics:
     def _look_up(self, topic: str) -> TopicConfig | None:
         change = self.decided.get(topic)
         if change is not None and change.state is TopicState.SET:
-            return TopicConfig(
-                partitions=change.partitions,
-                accept_publish=change.accept_publish,
-                accept_subscribe=change.accept_subscribe,
-                stat=change.stat,
-                compression=change.compression,
-                index="attribute" if change.index is not None else None,
-            )
+            return TopicConfig(**{name: getattr(change, name) for name in TopicConfig.__struct_fields__})
         if change is not None and change.state is TopicState.DELETED:
             return None
         if (exact := self.file.get(topic)) is not None:
