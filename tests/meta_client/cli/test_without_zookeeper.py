@@ -37,6 +37,7 @@ WITHOUT |= {
     "txn doctor",
     "txn init",
     "txn resolver",
+    "outbox adopt",
     "outbox relay",
     "adopt",
     "restore",
