@@ -137,6 +137,26 @@ def test_the_connection_is_lost_inside_commit(plain: Plain, loses_answer: bool) 
     plain.world.check([1] if loses_answer else [])
 
 
+def test_a_session_that_the_server_ends_inside_commit(plain: Plain) -> None:
+    """By a limit of its own, which may come just behind the commit: the row decides."""
+    slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(30); RETURN NULL; END'"
+    plain.world.deciding.execute(slow)
+    plain.world.deciding.execute(
+        "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON numbers DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION slow()"
+    )
+    connection = plain.connect()
+    with (  # noqa: PT012 - the block is what is tested
+        pytest.raises(PrepareFailed, match="turned out to be rolled back"),
+        plain.transaction(connection) as transaction,
+    ):
+        do(connection, "INSERT INTO numbers VALUES (1)")
+        transaction.send("orders", b"1").result()
+        do(connection, "SET LOCAL transaction_timeout = 1500")
+    plain.world.wait_quiet()
+    plain.world.check([])
+
+
 @pytest.mark.parametrize("unread", range(1, 6))
 def test_a_connection_whose_answers_are_those_of_earlier_questions(plain: Plain, unread: int) -> None:
     """Exceptions of a signal's handler that the block swallows: nothing is committed."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 import asyncpg
@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 
 from meta_client.aio.bridge.bridge import run
 from meta_client.aio.transactions.databases import session_of as session_of_tasks
-from meta_client.transactions import table
+from meta_client.coordinator.errors import PrepareFailed, Unreachable
+from meta_client.transactions import CommitStep, table
 from meta_client.transactions.databases import session_of
 from meta_client.transactions.table import RowDecision
 from tests.fixtures.forked import run_metaq
@@ -116,3 +117,34 @@ def test_the_doctor_leaves_nothing_behind(world: World, pooler: PgBouncer) -> No
     found = run_metaq("txn", "doctor", "--database", pooler.dsn, "--zk", world.zookeeper, "--age", "0.1")
     assert found.returncode == 0, found.stderr
     assert left_behind(pooler) == []
+
+
+@pytest.mark.parametrize("step", [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED])
+def test_it_is_killed_at_a_step(world: World, pooler: PgBouncer, step: CommitStep) -> None:
+    """Before COMMIT the block says that both are rolled back; afterwards both are there, and resolvers come back."""
+
+    def observe(reached: CommitStep, gtrid: str) -> None:
+        if reached is step:
+            pooler.restart()
+
+    connection = psycopg.connect(pooler.dsn, **UNPREPARED)
+    is_decided = step is CommitStep.DECIDED
+    with world.open_client(observer=observe, age_s=0.2, interval_s=0.1) as client, closing(connection):
+        with (
+            nullcontext() if is_decided else pytest.raises(PrepareFailed),
+            client.transaction(connection) as transaction,
+        ):
+            connection.execute("INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+        world.wait_quiet()
+    world.check([1] if is_decided else [])
+
+
+def test_a_pooler_of_statements_begins_nothing(world: World) -> None:
+    with (
+        PgBouncer(world.deciding.url, pool_mode="statement") as pooler,
+        closing(psycopg.connect(pooler.dsn, autocommit=True, **UNPREPARED)) as connection,
+        pytest.raises(Unreachable, match="transaction blocks not allowed in statement pooling mode"),
+        world.client.transaction(connection),
+    ):
+        pytest.fail("the block must not be entered")
