@@ -258,15 +258,15 @@ def open_over(driver: Driver, connect: Connect) -> SqlTable:
     """Open the decision table over a connection from *connect*. Raises Unreachable, NoDecisionTable, CopiedTable,
     CannotEnlist."""
     connection = made_by(connect)
-    ask, opening = functools.partial(driver.query, connection), driver.kind.dialect.opening
+    ask, looking = functools.partial(driver.query, connection), driver.kind.dialect.looking
     with reaching(driver.error, undo=connection.close):
         driver.make_own(connection)
         with closing(driver.cursor(connection)) as cursor:
-            for statement in (*driver.kind.own, *([opening] if opening else ())):
+            for statement in (*driver.kind.own, *([looking] if looking else ())):
                 cursor.execute(statement)
             driver.kind.state(ask)
             known = driver.kind.look_up(ask)
-            if opening:
+            if looking:
                 cursor.execute("COMMIT")
     statements = driver.kind.dialect.statements(known.table.removesuffix(TABLE), driver.mark)
 

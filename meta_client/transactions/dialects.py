@@ -86,6 +86,7 @@ class Dialect:
     commit: str = "'commit'"  # the row's outcome, or NULL
     make_durable: Sequence[str] = ()
     opening: str = ""
+    looking: str = ""  # the same for the look at the table, which may be a replica's
 
     def ddl(self, home: str, keep_s: int) -> str:
         """Return SQL that creates both tables if missing. *home*: an expression that identifies the database."""
@@ -196,6 +197,7 @@ POSTGRES: Final = Dialect(
     ),
     opening="BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL synchronous_commit = on; "
     f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}",
+    looking=f"BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}",
 )
 
 _SQLITE_NOW: Final = "((julianday('now') - 2440587.5) * 86400.0)"

@@ -227,7 +227,7 @@ def open_over(connect: Callable[[], _Connection], schema: str | None = None) -> 
         connection.autocommit = True
         connection.cursor_factory, connection.row_factory = psycopg.Cursor, tuple_row
         connection.prepare_threshold = None  # behind a pooler the name may be another client's statement
-        connection.execute(f"{_UTF8}; {POSTGRES.opening}".encode())
+        connection.execute(f"{_UTF8}; {POSTGRES.looking}".encode())
         known = _look_up(connection, schema)
         connection.execute("COMMIT")
     statements = POSTGRES.statements(f"{quoted(known.schema)}.", "%s")

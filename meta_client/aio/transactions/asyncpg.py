@@ -218,7 +218,7 @@ def _reconnect(driver: Any) -> _Connect:
 def _open_over(connect: _Connect, schema: str | None = None) -> SqlTable:
     connection = made_by(connect)
     with reaching(*FAILURES, undo=connection.terminate):
-        wait(connection.execute(POSTGRES.opening))
+        wait(connection.execute(POSTGRES.looking))
         identity, schema = look_up(lambda query: wait(connection.fetch(query)), schema)
         wait(connection.execute("COMMIT"))
     statements = POSTGRES.statements(f"{quoted(schema)}.", "%s")

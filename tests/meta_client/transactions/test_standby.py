@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from meta_broker.testing.postgres import EmbeddedPostgres
-from meta_client.coordinator.errors import DecisionUnknown
+from meta_client.coordinator.errors import CannotEnlist, DecisionUnknown
 from meta_client.transactions import commit_sequence
+from meta_client.transactions.databases import table_at
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.postgres import Database
 from tests.fixtures.replicas import wait_until
@@ -34,6 +35,8 @@ def test_a_commit_that_a_synchronous_standby_does_not_have_is_not_believed(
             admin.execute("SELECT pg_reload_conf()")
             world.work(1)
             world.check([1])
+            with pytest.raises(CannotEnlist, match="is a replica that is being read"):
+                table_at(standby.dsn)
             standby.kill()
 
             def work() -> None:
