@@ -248,6 +248,11 @@ class Assignments:
             self._delivering.add(request.key)
             return True
 
+    def goes_on(self, request: FetchedPartition) -> bool:
+        """Return True if the delivery in progress may hand over its next message: the partition is still assigned, and
+        no pause has begun. Without the lock: called for each message."""
+        return request.state is S.DELIVERING and not self._is_paused and self._may_deliver()
+
     def is_current_delivery(self, request: FetchedPartition) -> bool:
         """Return True if the delivery in progress counts: no seek is pending, and the partition was not assigned again,
         with progress of other members."""

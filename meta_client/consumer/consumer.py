@@ -108,6 +108,7 @@ class Consumer(ProcessBound):
         neither, by fetch() and iteration.
 
         A listener is called with one batch, or message, of a partition at a time; for several partitions concurrently.
+        After a message *on_message* gets no further one of a partition that moves to another member meanwhile.
         When it returns, they are consumed; when it raises, they are delivered again after a growing back-off: the whole
         batch, or the message and those after it. After *retries_max* repetitions (None: no limit), or when it raises
         Reject, the message is rejected: *on_reject* may be "stop" (the partition stops there until resume()), "drop"

@@ -3,6 +3,7 @@
 A fetcher has one Delivery per partition, calls it with one batch at a time, and acts on the DeliveryResult.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from meta_client.consumer.acknowledging import AckWindow
@@ -22,7 +23,8 @@ class DeliveryFailure(NamedTuple):
 
 
 class DeliveryResult(NamedTuple):
-    """Result of a delivery: continue at *next_offset*; everything before *consumed*, if given, is consumed."""
+    """Result of a delivery: continue at *next_offset*; everything before *consumed*, if given, is consumed. Without a
+    failure *next_offset* may lie inside the batch, see Delivery.deliver."""
 
     next_offset: int
     consumed: OffsetEntry | None = None
@@ -36,9 +38,9 @@ class Delivery(Protocol):
     def window(self) -> AckWindow | None:
         """Window of manual acknowledgement; None: automatic."""
 
-    def deliver(self, batch: Batch) -> DeliveryResult:
-        """Deliver a batch. Called on a runner thread, never concurrently. Raises nothing that a user's function
-        raises."""
+    def deliver(self, batch: Batch, goes_on: Callable[[], bool] = lambda: True) -> DeliveryResult:
+        """Deliver a batch. One that is delivered message by message ends before the first for which *goes_on* returns
+        False. Called on a runner thread, never concurrently. Raises nothing that a user's function raises."""
 
     def has_room(self) -> bool:
         """Return True if deliver() may be called. Called under the lock of the assignments; must not block."""

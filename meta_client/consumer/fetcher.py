@@ -291,7 +291,7 @@ class Fetcher:
             return
         is_current_delivery = False
         try:
-            outcome = request.delivery.deliver(batch)
+            outcome = request.delivery.deliver(batch, lambda: self.assignments.goes_on(request))
             is_current_delivery = self.assignments.is_current_delivery(request)
             if is_current_delivery and outcome.consumed is not None:
                 self._tracker.advance(outcome.consumed)
@@ -300,7 +300,8 @@ class Fetcher:
                 self.on_returned()
         if not is_current_delivery:
             return
-        taken = sum(m.next_offset <= outcome.next_offset for m in batch.messages) if outcome.failure else len(batch)
+        is_whole = outcome.next_offset == batch.next_offset
+        taken = len(batch) if is_whole else sum(m.next_offset <= outcome.next_offset for m in batch.messages)
         self.assignments.count(batch.topic, ConsumedTotals(taken, outcome.next_offset - batch.offset))
         if outcome.failure is None:
             request.delivered(outcome.next_offset, log_end)

@@ -5,6 +5,8 @@ fetch as rejected (spec 8.6), and redelivers rolled-back messages without back-o
 listener count, and every repetition backs off longer.
 """
 
+import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -18,7 +20,10 @@ from zk.tree.nodes import TopicPartition
 
 BatchListener = Callable[[Batch], object]
 MessageListener = Callable[[ReceivedMessage], object]
+QUICK_S = 0.0002
+QUICK_MAX = 32
 _Delivered = TypeVar("_Delivered")
+_Item = TypeVar("_Item")
 
 
 class _ListenerDelivery(Generic[_Delivered]):
@@ -59,33 +64,38 @@ class _ListenerDelivery(Generic[_Delivered]):
 class MessageDelivery(_ListenerDelivery[ReceivedMessage]):
     """Delivers one message at a time; those after a failed one wait for it."""
 
-    def deliver(self, batch: Batch) -> DeliveryResult:
+    def deliver(self, batch: Batch, goes_on: Callable[[], bool] = lambda: True) -> DeliveryResult:
         if self.window is not None:
             self.window.open(batch, batch.offset, batch.next_offset)
         following = enumerate(batch.messages)
         while True:
             try:
-                return self._go_through(batch, following)
+                return self._go_through(batch, following, goes_on)
             except _NotTaken as error:
                 index, cause = error.index, error.cause
             if (failure := self._failure(batch.messages[index], cause)) is not None:
                 return self._taken(batch, index)._replace(failure=failure)
 
-    def _go_through(self, batch: Batch, following: Iterator[tuple[int, ReceivedMessage]]) -> DeliveryResult:
-        """Deliver the messages left in *following*. Raises _NotTaken."""
+    def _go_through(
+        self, batch: Batch, following: Iterator[tuple[int, ReceivedMessage]], goes_on: Callable[[], bool]
+    ) -> DeliveryResult:
+        """Deliver the messages left in *following*, while *goes_on* returns True. Raises _NotTaken."""
         listener, window = self._listener, self.window
         accepts = None if self._filter.passes_all else self._filter.accepts
         index = 0
         try:
-            for index, message in following:  # noqa: B007 - the handler below uses it
+            for index, message in _paced(following, goes_on):  # noqa: B007 - the handler below uses it
                 if accepts is None or accepts(message):
                     listener(message)
                     if window is not None and not window.is_open:
-                        break  # rolled back or sought: skip the rest of the batch
+                        following = iter(())  # rolled back or sought: skip the rest of the batch
+                        break
                 elif window is not None:
                     window.pass_over(message)
         except Exception as error:
             raise _NotTaken(index, error) from error
+        for index, _ in following:
+            return self._taken(batch, index)
         self._attempts.clear()
         return self._taken(batch, len(batch.messages))
 
@@ -113,6 +123,20 @@ class MessageDelivery(_ListenerDelivery[ReceivedMessage]):
         return None
 
 
+def _paced(following: Iterator[_Item], goes_on: Callable[[], bool]) -> Iterator[_Item]:
+    """Yield what is left in *following* while *goes_on* returns True. It is asked before each, or, as long as that
+    takes less than QUICK_S, before several: a listener may be suspended for longer just after being asked, too."""
+    count = 1
+    while goes_on():
+        began, left = time.monotonic(), count
+        for item in itertools.islice(following, count):
+            left -= 1
+            yield item
+        if left:
+            return
+        count = min(2 * count, QUICK_MAX) if time.monotonic() < began + QUICK_S else 1
+
+
 class _NotTaken(Exception):
     """The listener, or the filter, raised *cause* at message *index* of a batch."""
 
@@ -133,7 +157,7 @@ class BatchDelivery(_ListenerDelivery[Batch]):
             lambda message: listener(Batch.of(message)), ErrorPolicy(0, policy.reject), message_filter, window
         )
 
-    def deliver(self, batch: Batch) -> DeliveryResult:
+    def deliver(self, batch: Batch, goes_on: Callable[[], bool] = lambda: True) -> DeliveryResult:
         if self.window is not None:
             self.window.open(batch, batch.offset, batch.next_offset)
         try:
@@ -150,7 +174,7 @@ class BatchDelivery(_ListenerDelivery[Batch]):
                 return DeliveryResult(batch.next_offset)
             self._filter.remember(batch)
             return DeliveryResult(batch.next_offset, consumed_up_to(batch.last))
-        outcome = self._singly.deliver(batch)
-        if outcome.failure is None:
+        outcome = self._singly.deliver(batch, goes_on)
+        if outcome.next_offset == batch.next_offset:
             self._attempts.clear()
         return outcome

@@ -274,7 +274,8 @@ class PullDelivery:
         if is_seek:
             self._filter.clear(key)
 
-    def deliver(self, batch: Batch) -> DeliveryResult:
+    def deliver(self, batch: Batch, goes_on: Callable[[], bool] = lambda: True) -> DeliveryResult:
+        del goes_on  # nothing is handed out here: see PullBuffer.may_yield
         last = batch.last
         try:
             wanted = batch.messages if self._filter.passes_all else self._filter.filter(batch.messages)

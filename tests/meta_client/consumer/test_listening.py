@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meta_client.consumer import listening
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.delivery import Delivery, DeliveryResult
 from meta_client.consumer.error_policy import ErrorPolicy, Reject, RejectHandler
@@ -248,3 +249,27 @@ def test_failures_of_a_message_do_not_count_for_another_at_its_offset() -> None:
         True
     ]
     assert (listener.taken, rejected) == ([100], [])
+
+
+@pytest.mark.parametrize("kind", [MessageDelivery, BatchDelivery])
+def test_no_further_message_is_delivered_once_delivery_does_not_go_on(
+    kind: type[Delivery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "QUICK_S", 0.0)  # it asks before each message
+    listener = Listener({}, {0})
+    listens = listener.on_message if kind is MessageDelivery else listener.on_batch
+    delivery = kind(listens, ErrorPolicy(0, lambda message, error: None), MessageFilter(None, None), None)
+    outcome = delivery.deliver(batch(0, 5), lambda: len(listener.taken) < 2)
+    assert listener.taken == [1, 2]
+    assert outcome == DeliveryResult(3 * SIZE, OffsetEntry(*KEY, 3 * SIZE, 2))
+    assert delivery.deliver(batch(3, 2), lambda: True).next_offset == 5 * SIZE
+    assert listener.taken == [1, 2, 3, 4]
+
+
+def test_a_quick_listener_is_asked_about_once_per_thirty_messages() -> None:
+    asked: list[int] = []
+    listener = Listener({}, set())
+    delivery = MessageDelivery(listener.on_message, ErrorPolicy(), MessageFilter(None, None), None)
+    delivery.deliver(batch(0, 10_000), lambda: not asked.append(len(listener.taken)))  # type: ignore[func-returns-value]
+    assert listener.taken == list(range(10_000))
+    assert len(asked) < 2_000
