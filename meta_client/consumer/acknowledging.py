@@ -27,7 +27,8 @@ class AckWindow:
         self._again: dict[int, int] = {}  # ids of messages below `_end_closed` delivered since, by next offset
 
     def open(self, messages: Iterable[ReceivedMessage], offset: int, next_offset: int) -> None:
-        """Extend the window before *messages*, those to deliver of [offset, next_offset), are delivered."""
+        """Extend the window before *messages*, those to deliver of [offset, next_offset), are delivered; without them
+        if hand_over() is called for each."""
         with self._lock:
             if self._is_rolled_back:
                 return
@@ -38,10 +39,15 @@ class AckWindow:
             if offset < self._end_closed:
                 self._again.update((m.next_offset, m.message_id) for m in messages if m.offset < self._end_closed)
 
-    @property
-    def is_open(self) -> bool:
-        """True if the last delivery still counts."""
-        return self._delivered is not None
+    def hand_over(self, message: ReceivedMessage) -> bool:
+        """Note that *message* is delivered now, one of a range that was opened without its messages; False if the range
+        no longer counts: it was sought or rolled back."""
+        with self._lock:
+            if self._delivered is None:
+                return False
+            if message.offset < self._end_closed:
+                self._again[message.next_offset] = message.message_id
+            return True
 
     @property
     def unacknowledged_from(self) -> int | None:

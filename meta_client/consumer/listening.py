@@ -66,7 +66,7 @@ class MessageDelivery(_ListenerDelivery[ReceivedMessage]):
 
     def deliver(self, batch: Batch, goes_on: Callable[[], bool] = lambda: True) -> DeliveryResult:
         if self.window is not None:
-            self.window.open(batch, batch.offset, batch.next_offset)
+            self.window.open((), batch.offset, batch.next_offset)
         following = enumerate(batch.messages)
         while True:
             try:
@@ -85,11 +85,11 @@ class MessageDelivery(_ListenerDelivery[ReceivedMessage]):
         index = 0
         try:
             for index, message in _paced(following, goes_on):  # noqa: B007 - the handler below uses it
+                if window is not None and not window.hand_over(message):
+                    following = iter(())  # rolled back or sought: skip the rest of the batch
+                    break
                 if accepts is None or accepts(message):
                     listener(message)
-                    if window is not None and not window.is_open:
-                        following = iter(())  # rolled back or sought: skip the rest of the batch
-                        break
                 elif window is not None:
                     window.pass_over(message)
         except Exception as error:

@@ -39,6 +39,11 @@ class Fetched:
         self.done = 0  # number consumed
         self.is_valid = True  # False: the partition was removed or sought
 
+    def hand_over(self) -> bool:
+        """Note that the next message is handed out now; False if it was sought or rolled back."""
+        window = self.delivery.window
+        return window is None or window.hand_over(self.messages[self.out])
+
 
 class PullBuffer:
     """Messages fetched ahead for one consumer. Uses the lock of the assignments."""
@@ -128,7 +133,7 @@ class PullBuffer:
             self._take_over()
             if self._wait(deadline):
                 while self._ahead and len(taken) < count:
-                    taken += self._hand_out(count - len(taken)).messages
+                    taken += self._hand_out(count - len(taken), one_by_one=False).messages
         self._tell_room()
         self._is_taken = True  # last: what a ^C keeps from the caller is handed out again
         return taken
@@ -152,13 +157,13 @@ class PullBuffer:
         closed."""
         with self._changed:
             self._take_over()
-            fetched = self._hand_out(CHUNK) if self._wait(None) else None
+            fetched = self._hand_out(CHUNK, one_by_one=True) if self._wait(None) else None
         self._tell_room()
         return fetched
 
     def may_yield(self, fetched: Fetched) -> bool:
         """Return True if the next message of a chunk may be handed out; if not, call wait_for()."""
-        return fetched.is_valid and not self._assignments.is_paused
+        return fetched.is_valid and not self._assignments.is_paused and fetched.hand_over()
 
     def finish_handed(self) -> None:
         """Mark all handed-out messages as consumed."""
@@ -188,7 +193,7 @@ class PullBuffer:
         with self._changed:
             while self._assignments.is_paused and fetched.is_valid and not self._is_closed:
                 self._assignments.wait_changed(None)
-            return fetched.is_valid and not self._is_closed
+            return fetched.is_valid and not self._is_closed and fetched.hand_over()
 
     def _take_over(self) -> None:
         """Mark all handed-out messages as consumed, and take back what the last call has not: an iteration may go on
@@ -205,14 +210,17 @@ class PullBuffer:
                 fetched.out = len(fetched.messages)
             self._is_taken = False
 
-    def _hand_out(self, count: int) -> Fetched:
-        """Remove and return the first messages of one partition, *count* at most; there are some."""
+    def _hand_out(self, count: int, *, one_by_one: bool) -> Fetched:
+        """Remove and return the first messages of one partition, *count* at most; there are some. *one_by_one*: the
+        user does not get them together."""
         self._was_full |= not self.has_room
         first = self._ahead[0]
         taken, rest = first.messages[:count], first.messages[count:]
         fetched = Fetched(first.delivery, taken, taken[-1] if rest else first.rest)
         left = Fetched(first.delivery, rest, first.rest) if rest else None
-        fetched.delivery.handed_out(fetched)
+        if fetched.delivery.window is not None:
+            together = () if one_by_one else taken
+            fetched.delivery.window.open(together, taken[0].offset, fetched.rest.next_offset)
         if fetched.delivery.window is None:
             self._handed.append(fetched)
         self._last.append(fetched)  # before it leaves the buffer: after a ^C in between it comes twice
@@ -288,11 +296,6 @@ class PullDelivery:
         ):
             return DeliveryResult(batch.next_offset, consumed_up_to(last))
         return DeliveryResult(batch.next_offset)
-
-    def handed_out(self, fetched: Fetched) -> None:
-        """Open the window for *fetched*. Under the buffer's lock."""
-        if self.window is not None:
-            self.window.open(fetched.messages, fetched.messages[0].offset, fetched.rest.next_offset)
 
     def consumed(self, messages: list[ReceivedMessage], last: ReceivedMessage) -> None:
         """Record *messages*, and everything up to and including *last*, as consumed. Under the buffer's lock."""

@@ -291,3 +291,19 @@ def test_a_buffer_that_fills_up_while_its_user_waits_lets_everybody_go_on_again(
     user.join(60)
     assert len(taken) == 20
     assert unparked.is_set()
+
+
+def test_what_was_rolled_back_counts_once_a_loop_yields_it_again() -> None:
+    buffer, tracker = empty(OffsetTracker())[0], OffsetTracker()
+    window = AckWindow(tracker.advance)
+    delivery = PullDelivery(buffer, tracker, MessageFilter(None, None), window)
+    delivery.deliver(batch(0, 3))
+    before = list(itertools.islice(buffer.iterate(), 3))
+    assert window.rollback() == 0
+    window.resume()
+    delivery.deliver(batch(0, 3))
+    loop = buffer.iterate()
+    next(loop)
+    assert not window.acknowledge(before[2])
+    assert [message.message_id for message in itertools.islice(loop, 2)] == [1, 2]
+    assert window.acknowledge(before[2])
