@@ -5,7 +5,7 @@ fetch as rejected (spec 8.6), and redelivers rolled-back messages without back-o
 listener count, and every repetition backs off longer.
 """
 
-import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -21,7 +21,6 @@ from zk.tree.nodes import TopicPartition
 BatchListener = Callable[[Batch], object]
 MessageListener = Callable[[ReceivedMessage], object]
 QUICK_S = 0.0002
-QUICK_MAX = 32
 _Delivered = TypeVar("_Delivered")
 _Item = TypeVar("_Item")
 
@@ -124,17 +123,17 @@ class MessageDelivery(_ListenerDelivery[ReceivedMessage]):
 
 
 def _paced(following: Iterator[_Item], goes_on: Callable[[], bool]) -> Iterator[_Item]:
-    """Yield what is left in *following* while *goes_on* returns True. It is asked before each, or, as long as that
-    takes less than QUICK_S, before several: a listener may be suspended for longer just after being asked, too."""
-    count = 1
-    while goes_on():
-        began, left = time.monotonic(), count
-        for item in itertools.islice(following, count):
-            left -= 1
-            yield item
-        if left:
+    """Yield what is left in *following* while *goes_on* returns True. It is asked before each, but not again within
+    QUICK_S, as it costs more than a quick listener."""
+    asked_at = -math.inf
+    while True:
+        if (at := time.monotonic()) >= asked_at + QUICK_S:
+            if not goes_on():
+                return
+            asked_at = at
+        if (item := next(following, None)) is None:
             return
-        count = min(2 * count, QUICK_MAX) if time.monotonic() < began + QUICK_S else 1
+        yield item
 
 
 class _NotTaken(Exception):

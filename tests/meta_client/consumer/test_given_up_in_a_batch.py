@@ -32,6 +32,7 @@ def test_without_the_lease_the_rest_of_a_batch_waits(
         if not ended.is_set():
             monkeypatch.setattr(type(client.session.lease), "is_valid", lambda lease: False)
             ended.set()
+            time.sleep(0.01)  # longer than it would go on without asking
 
     with Client(zookeeper.connect) as client:
         send(client, "meta-test", 3)
