@@ -24,6 +24,7 @@ class AckWindow:
         self._is_rolled_back = False  # until resume(); what lies behind may still be on its way
         self._end = 0  # of all that was ever delivered
         self._end_closed = 0  # the same, when it was closed last; 0 once that much is acknowledged again
+        self._passed: dict[int, ReceivedMessage] = {}  # by offset: the last one of what was passed over
         self._again: dict[int, int] = {}  # ids of messages below `_end_closed` delivered since, by next offset
 
     def open(self, messages: Iterable[ReceivedMessage], offset: int, next_offset: int) -> None:
@@ -57,11 +58,14 @@ class AckWindow:
                 return self._acknowledged
             return None if self._delivered is None or self._acknowledged >= self._delivered else self._acknowledged
 
-    def pass_over(self, message: ReceivedMessage) -> None:
-        """Skip *message*, which a filter rejects: it is acknowledged if everything before it is."""
+    def pass_over(self, offset: int, last: ReceivedMessage) -> None:
+        """Skip the messages from *offset* up to and including *last*, which a filter rejects: they are acknowledged
+        once everything before them is."""
         with self._lock:
-            if self._delivered is not None and self._acknowledged == message.offset:
-                self._move(message)
+            if self._delivered is not None:
+                self._passed[offset] = last
+                if offset <= self._acknowledged < last.next_offset:
+                    self._move(last)
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
         """Acknowledge everything up to and including *message*; False if its delivery no longer counts."""
@@ -80,6 +84,7 @@ class AckWindow:
             was_open, self._delivered = self._delivered is not None, None
             self._end_closed = self._end
             self._again.clear()
+            self._passed.clear()
             return self._acknowledged if was_open else None
 
     def rollback(self) -> int | None:
@@ -95,6 +100,10 @@ class AckWindow:
 
     def _move(self, message: ReceivedMessage) -> None:
         self._acknowledged = message.next_offset
+        while (offset := next(iter(self._passed), None)) is not None and offset <= self._acknowledged:
+            last = self._passed.pop(offset)
+            if last.next_offset > self._acknowledged:
+                message, self._acknowledged = last, last.next_offset
         if self._acknowledged >= self._end_closed:
             self._end_closed = 0
             self._again.clear()

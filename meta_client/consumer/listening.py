@@ -90,7 +90,7 @@ class MessageDelivery(_ListenerDelivery[ReceivedMessage]):
                 if accepts is None or accepts(message):
                     listener(message)
                 elif window is not None:
-                    window.pass_over(message)
+                    window.pass_over(message.offset, message)
         except Exception as error:
             raise _NotTaken(index, error) from error
         for index, _ in following:
@@ -162,8 +162,13 @@ class BatchDelivery(_ListenerDelivery[Batch]):
         try:
             if self._filter.passes_all:
                 self._listener(batch)
-            elif wanted := self._filter.filter(batch.messages):
-                self._listener(Batch(batch.topic, batch.partition, batch.offset, batch.next_offset, wanted))
+            else:
+                wanted = self._filter.filter(batch.messages)
+                end = wanted[-1].next_offset if wanted else batch.offset
+                if self.window is not None and end < batch.next_offset:
+                    self.window.pass_over(end, batch.last)
+                if wanted:
+                    self._listener(Batch(batch.topic, batch.partition, batch.offset, batch.next_offset, wanted))
         except Exception as error:
             if (failure := self._repeated(error, self._attempts.count(batch.messages[0]))) is not None:
                 return DeliveryResult(batch.offset, None, failure)

@@ -221,6 +221,8 @@ class PullBuffer:
         if fetched.delivery.window is not None:
             together = () if one_by_one else taken
             fetched.delivery.window.open(together, taken[0].offset, fetched.rest.next_offset)
+            if fetched.rest is not taken[-1]:
+                fetched.delivery.window.pass_over(taken[-1].next_offset, fetched.rest)
         if fetched.delivery.window is None:
             self._handed.append(fetched)
         self._last.append(fetched)  # before it leaves the buffer: after a ^C in between it comes twice
@@ -291,10 +293,10 @@ class PullDelivery:
             return DeliveryResult(batch.offset, None, DeliveryFailure(error, self._attempts.count(batch.messages[0])))
         if wanted:
             self._buffer.put(Fetched(self, wanted, last))
-        elif not self._buffer.pass_over(self, last) and (
-            self.window is None or self.window.unacknowledged_from is None
-        ):
-            return DeliveryResult(batch.next_offset, consumed_up_to(last))
+        elif not self._buffer.pass_over(self, last):
+            if self.window is None or self.window.unacknowledged_from is None:
+                return DeliveryResult(batch.next_offset, consumed_up_to(last))
+            self.window.pass_over(batch.offset, last)
         return DeliveryResult(batch.next_offset)
 
     def consumed(self, messages: list[ReceivedMessage], last: ReceivedMessage) -> None:

@@ -1,11 +1,18 @@
 """Messages that a filter rejects, in the window of those to acknowledge."""
 
+import pytest
+
 from meta_client.consumer.acknowledging import AckWindow
+from meta_client.consumer.assignments import Assignments
+from meta_client.consumer.delivery import Delivery
 from meta_client.consumer.error_policy import ErrorPolicy
 from meta_client.consumer.filtering import MessageFilter
-from meta_client.consumer.listening import MessageDelivery
+from meta_client.consumer.listening import BatchDelivery, MessageDelivery
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
+from meta_client.consumer.offsets import OffsetTracker
+from meta_client.consumer.pulling import PullBuffer, PullDelivery
+from meta_client.consumer.workers import ThreadWorkers
 from zk.tree.nodes import Partition
 
 
@@ -16,16 +23,46 @@ def message(number: int) -> ReceivedMessage:
 def test_what_a_filter_rejects_counts_once_all_before_it_is_acknowledged() -> None:
     moved: list[int] = []
     window = AckWindow(lambda one: moved.append(one.offset))
-    window.pass_over(message(0))
+    window.pass_over(0, message(0))
     assert moved == [], "nothing is delivered"
-    window.open([message(0), message(2)], 0, 40)
-    window.pass_over(message(1))
+    window.open([message(0), message(3)], 0, 60)
+    for number in (1, 2, 4):
+        window.pass_over(number * 10, message(number))
     assert (moved, window.unacknowledged_from) == ([], 0)
     assert window.acknowledge(message(0))
-    window.pass_over(message(1))
-    assert (moved, window.unacknowledged_from) == ([10, 20], 20)
+    assert (moved, window.unacknowledged_from) == ([30], 30)
     assert window.acknowledge(message(0)), "it is already"
-    assert moved == [10, 20]
+    assert window.acknowledge(message(3))
+    window.pass_over(50, message(5))
+    assert (moved, window.unacknowledged_from) == ([30, 50, 60], None)
+
+
+@pytest.mark.parametrize("kind", ["batch", "message", "fetched", "looped"])
+def test_what_a_filter_rejects_behind_the_last_message_waits_for_no_other_one(kind: str) -> None:
+    """The lag of a group that has everything would never be 0."""
+    stored: list[int] = []
+    taken: list[ReceivedMessage] = []
+    window = AckWindow(lambda one: stored.append(one.offset))
+    wanted = MessageFilter(lambda one: one.offset == 0, None)
+    tracker, workers = OffsetTracker(), ThreadWorkers()
+    assignments = Assignments("group", lambda: True, workers.condition())
+    assignments.resume(0)
+    buffer = PullBuffer(assignments, tracker, 1000, lambda: None)
+    delivery: Delivery
+    match kind:
+        case "batch":
+            delivery = BatchDelivery(lambda batch: taken.extend(batch.messages), ErrorPolicy(), wanted, window)
+        case "message":
+            delivery = MessageDelivery(taken.append, ErrorPolicy(), wanted, window)
+        case _:
+            delivery = PullDelivery(buffer, tracker, wanted, window)
+    delivery.deliver(Batch("orders", Partition(0, 0), 0, 20, [message(0), message(1)]))
+    if kind in ("fetched", "looped"):
+        taken += buffer.poll(1, 0) if kind == "fetched" else [next(buffer.iterate())]
+    delivery.deliver(Batch("orders", Partition(0, 0), 20, 40, [message(2), message(3)]))
+    assert stored == []
+    assert window.acknowledge(taken[0])
+    assert (stored, window.unacknowledged_from) == ([40], None)
 
 
 def test_what_was_rolled_back_is_unacknowledged_until_it_is_resumed() -> None:
