@@ -216,7 +216,7 @@ class Assignments:
                 return False
             poll.complete(outcome)
             request.on(E.POLL_ENDED)
-            if isinstance(outcome, PendingReply) and not request.has_error:
+            if isinstance(outcome, PendingReply) and outcome.is_answered and not request.has_error:
                 request.caught_up_at = time.monotonic()  # until now
             return True
 

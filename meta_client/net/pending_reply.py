@@ -37,6 +37,11 @@ class PendingReply:
         self._source = source
         self.waiters: list[Waiter] = []  # until it is done
 
+    @property
+    def is_answered(self) -> bool:
+        """True once there is a response; False also if it is done without one, as when the connection was lost."""
+        return self._response is not None
+
     def wait_until_done(self, timeout_s: float) -> None:
         """Wait until the reply is done or *timeout_s* seconds have passed."""
         if not self.is_done:
