@@ -1,6 +1,6 @@
 """Records that members wrote, and the invariants they must satisfy. Pure except for reading files."""
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,49 @@ class Delivery(NamedTuple):
     offset: int
     next_offset: int
     epoch: int
-    numbers: tuple[int, ...]
+    numbers: tuple[int, ...]  # none: a filter refused these, or retention had deleted them, as the member was told
+    ended: float | None = None  # None: the listener did not return
+
+
+class Failure(NamedTuple):
+    """The listener raised at what begins at an offset, or a user rolled it back."""
+
+    at: float
+    partition: str
+    offset: int
+    reason: str
+
+
+class Seek(NamedTuple):
+    """A member sought."""
+
+    at: float
+    partition: str
+    offset: int
+
+
+class Lag(NamedTuple):
+    """What a member told of its lag in one partition."""
+
+    at: float
+    partition: str
+    bytes: int | None
+    seconds: float | None
+
+
+@dataclass(slots=True)
+class MemberLog:
+    """All that one member wrote down."""
+
+    member: str
+    deliveries: list[Delivery] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    redelivered: list[tuple[float, str, int]] = field(default_factory=list)  # dead letters: when, partition, offset
+    seeks: list[Seek] = field(default_factory=list)
+    moves: list[Delivery] = field(default_factory=list)  # by retention
+    filtered: list[Delivery] = field(default_factory=list)  # single messages
+    lags: list[Lag] = field(default_factory=list)
+    sessions_lost: list[float] = field(default_factory=list)
 
 
 class Incident(NamedTuple):
@@ -28,6 +70,7 @@ class Incident(NamedTuple):
     ended: float
     member: str | None
     kind: str
+    partition: str | None = None  # None: all of them
 
 
 @dataclass(slots=True)
@@ -39,20 +82,58 @@ class Findings:
     duplicates: Counter[str] = field(default_factory=Counter)  # messages, by what explains them
 
     def text(self) -> str:
-        again = ", ".join(f"{kind} {count}" for kind, count in sorted(self.duplicates.items())) or "none"
-        return f"{self.messages} messages, delivered again because of: {again}"
+        return f"{self.messages} messages, delivered again because of: {self.again()}"
+
+    def again(self) -> str:
+        return ", ".join(f"{kind} {count}" for kind, count in sorted(self.duplicates.items())) or "none"
 
 
-def read_deliveries(member: str, log: Path) -> list[Delivery]:
-    """Read all deliveries of a member; a last line cut short by a kill counts as far as it goes."""
-    found = []
-    for line in log.read_text().splitlines() if log.exists() else ():
-        words = line.split()
-        if words[0] == "B" and len(words) == 7:
-            numbers = tuple(int(number) for number in words[6].split(","))
-            found.append(
-                Delivery(float(words[1]), member, words[2], int(words[3]), int(words[4]), int(words[5]), numbers)
-            )
+def read_log(member: str, log: Path) -> MemberLog:
+    """Read what a member wrote; a last line cut short by a kill counts as far as it goes."""
+    found = MemberLog(member)
+    open_at: dict[str, int] = {}  # by partition: the delivery that its listener has
+    for line in log.read_text().splitlines(keepends=True) if log.exists() else ():
+        if not line.endswith("\n"):
+            break
+        kind, time, *words = line.split()
+        at = float(time)
+        match kind, words:
+            case "B", [partition, offset, next_offset, epoch, numbers]:
+                open_at[partition] = len(found.deliveries)
+                listed = tuple(int(number) for number in numbers.split(","))
+                found.deliveries.append(
+                    Delivery(at, member, partition, int(offset), int(next_offset), int(epoch), listed)
+                )
+            case "E", [partition, next_offset]:
+                begun = found.deliveries[open_at[partition]]
+                assert begun.next_offset == int(next_offset), line
+                found.deliveries[open_at[partition]] = begun._replace(ended=at)
+            case "X", [partition, offset, reason]:
+                found.failures.append(Failure(at, partition, int(offset), reason))
+            case "R", [partition, offset]:
+                found.redelivered.append((at, partition, int(offset)))
+            case "K", [partition, offset]:
+                found.seeks.append(Seek(at, partition, int(offset)))
+            case "F", [partition, offset, next_offset]:
+                found.filtered.append(Delivery(at, member, partition, int(offset), int(next_offset), -1, ()))
+            case "M", [partition, before, offset]:
+                name = partition.rpartition("/")[2]
+                found.moves.append(Delivery(at, member, name, int(before), int(offset), -1, ()))
+            case "S", _:
+                found.sessions_lost.append(at)
+            case "L", [asked_at, *told]:
+                for it in told:
+                    partition, size, seconds = it.split(":")
+                    found.lags.append(
+                        Lag(
+                            float(asked_at),
+                            partition,
+                            None if size == "None" else int(size),
+                            None if seconds == "None" else float(seconds),
+                        )
+                    )
+            case _:
+                raise AssertionError(f"{log}: {line}")
     return found
 
 
@@ -78,18 +159,32 @@ def check(
 
 def _check_partition(partition: str, found: list[Delivery], incidents: Sequence[Incident], findings: Findings) -> None:
     ends, highest, epoch = {0}, 0, 0
-    last_by_offset: dict[int, Delivery] = {}  # by where its batch began: who had it last
+    moves: list[Delivery] = []
+    excuses = Excuses(incidents)
+    earlier: deque[Delivery] = deque(maxlen=2000)  # the newest first
     for delivery in found:
+        if not delivery.numbers:
+            ends.add(delivery.next_offset)
+            moves.append(delivery)
+            earlier.appendleft(delivery)
+            continue
+        while move := next((it for it in moves if it.offset <= highest < it.next_offset <= delivery.offset), None):
+            highest = move.next_offset  # only now: what was fetched ahead was delivered meanwhile
         what = f"{partition} at {delivery.began:.3f} by {delivery.member}"
         if delivery.offset > highest:
             findings.problems.append(f"{what}: begins at {delivery.offset}, nothing was delivered after {highest}")
         if delivery.offset not in ends:
             findings.problems.append(f"{what}: begins at {delivery.offset}, where no batch had ended")
-        if 0 <= delivery.epoch < epoch:
+        if 0 <= delivery.epoch < epoch and not excuses.allow(delivery):
             findings.problems.append(f"{what}: delivered with epoch {delivery.epoch} after {epoch} had delivered")
         if delivery.offset < highest:
-            before = [it for it in last_by_offset.values() if it.next_offset > delivery.offset]
-            kind = _explanation(min(before, key=lambda it: it.began), delivery, incidents)
+            covering = [it for it in earlier if it.offset <= delivery.offset < it.next_offset]
+            # A first message that is filtered is so each time, just before what follows is handed over.
+            before = next((it for it in covering if it.numbers), covering[-1] if covering else None)
+            if before is None:
+                findings.problems.append(f"{what}: begins at {delivery.offset}, after {highest} was passed")
+                continue
+            kind = _explanation(before, delivery, incidents)
             again = len(delivery.numbers) if delivery.next_offset <= highest else 1
             findings.duplicates[kind or "?"] += again
             if kind is None:
@@ -99,9 +194,23 @@ def _check_partition(partition: str, found: list[Delivery], incidents: Sequence[
         epoch = max(epoch, delivery.epoch)
         ends.add(delivery.next_offset)
         highest = max(highest, delivery.next_offset)
-        last_by_offset[delivery.offset] = delivery
-        if len(last_by_offset) > 500:
-            last_by_offset = dict(sorted(last_by_offset.items())[-250:])
+        earlier.appendleft(delivery)
+
+
+class Excuses:
+    """Deliveries that were allowed before their member was suspended, or its session ended: one of a partition each
+    time, as nothing can lie between being allowed and the listener's first step."""
+
+    def __init__(self, incidents: Sequence[Incident]) -> None:
+        self._incidents = [it for it in incidents if it.kind in ("stopped", "session ended")]
+        self._allowed: dict[tuple[Incident, str], Delivery] = {}
+
+    def allow(self, delivery: Delivery) -> bool:
+        """Return True if this one is excused; the same answer each time."""
+        for it in self._incidents:
+            if it.member == delivery.member and it.began <= delivery.began <= it.ended:
+                return self._allowed.setdefault((it, delivery.partition), delivery) is delivery
+        return False
 
 
 def _explanation(before: Delivery, again: Delivery, incidents: Sequence[Incident]) -> str | None:
@@ -110,6 +219,7 @@ def _explanation(before: Delivery, again: Delivery, incidents: Sequence[Incident
         incident
         for incident in incidents
         if incident.member in (None, before.member, again.member)
+        and incident.partition in (None, again.partition)
         and before.began - COMMIT_SLACK_S <= incident.ended
         and incident.began <= again.began
     ]

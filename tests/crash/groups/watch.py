@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from zk.brokers.cluster import read_topic, subscribable_partitions
 from zk.errors import ZooKeeperError
-from zk.groups.listing import list_group
+from zk.groups.listing import GroupListing, list_group
 from zk.session.lease import now
 from zk.session.session import ZooKeeperSession
 from zk.tree.paths import TopicKind
@@ -23,8 +23,10 @@ class Watch:
     group: str
     topic: str
     is_well: Callable[[str], bool]
+    on_look: Callable[[float, float, GroupListing], None] = lambda began, ended, listing: None
     longest_s: dict[str, float] = field(default_factory=dict)  # by partition: without such an owner
     shares: dict[str, int] = field(default_factory=dict)  # by consumer id, of the last look
+    owners: dict[str, str] = field(default_factory=dict)  # by partition: consumer ids, at the last look
     unserved: set[str] = field(default_factory=set)  # at the last look
     looks: int = 0
     _since: dict[str, float] = field(default_factory=dict)
@@ -53,6 +55,8 @@ class Watch:
         listing = list_group(self.session, self.group)
         owners = {str(progress.partition): progress.owner for progress in listing.progress}
         at = now()
+        self.on_look(began, at, listing)
+        self.owners = {name: owner for name, owner in owners.items() if owner is not None}
         if at - began > AWAY_S:
             self._since.clear()  # the questions waited for ZooKeeper to return
         served = {name for name, owner in owners.items() if owner is not None and self.is_well(owner)}

@@ -10,7 +10,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import URL
 
 from meta_client.consumer.offset_stores import SqlOffsetStore
 from meta_client.consumer.offsets import OffsetEntry
@@ -55,20 +54,10 @@ class Reset:
 
 @pytest.fixture
 def offsets(database: Database) -> Iterator[SqlOffsetStore]:
-    with SqlOffsetStore(url_of(database, port_of(database)), "ledger") as store:
+    with SqlOffsetStore(database.url(database.port), "ledger") as store:
         store.load("orders", A)
         store.commit([OffsetEntry("orders", A, FRAME)])
         yield store
-
-
-def port_of(database: Database) -> int:
-    return int(psycopg.conninfo.conninfo_to_dict(database.dsn)["port"] or 0)
-
-
-def url_of(database: Database, port: int) -> str:
-    named = {name: str(value) for name, value in psycopg.conninfo.conninfo_to_dict(database.dsn).items()}
-    url = URL.create("postgresql+psycopg", named["user"], named["password"], "127.0.0.1", port, named["dbname"])
-    return url.render_as_string(hide_password=False)
 
 
 @contextlib.contextmanager
@@ -82,7 +71,7 @@ def committing(
     with psycopg.connect(database.dsn, autocommit=True) as connection:
         connection.execute(HELD_UP)
         connection.execute("SELECT pg_advisory_lock(1)")
-        words = ["groups", "reset", "ledger", "orders/0-0", "--store", url_of(database, port)]
+        words = ["groups", "reset", "ledger", "orders/0-0", "--store", database.url(port)]
         reset = Reset([*words, "--yes", "--json", "--zk", zookeeper.connect], directory)
         try:
             wait_until(lambda: database.value(COMMITS) == 1)
@@ -96,7 +85,7 @@ def committing(
 def test_a_database_that_goes_at_the_commit_leaves_what_undoes_it(
     database: Database, zookeeper: Chroot, broker: BrokerProcess, offsets: SqlOffsetStore, tmp_path: Path
 ) -> None:
-    with TcpProxy(port_of(database)) as proxy:
+    with TcpProxy(database.port) as proxy:
         with committing(database, zookeeper, broker, tmp_path, proxy.port) as reset:
             proxy.refuse()
             status, row, errors = reset.end()
@@ -111,7 +100,7 @@ def test_a_database_that_goes_at_the_commit_leaves_what_undoes_it(
 def test_ctrl_c_at_the_commit_leaves_what_undoes_it(
     database: Database, zookeeper: Chroot, broker: BrokerProcess, offsets: SqlOffsetStore, tmp_path: Path
 ) -> None:
-    with committing(database, zookeeper, broker, tmp_path, port_of(database)) as reset:
+    with committing(database, zookeeper, broker, tmp_path, database.port) as reset:
         reset.process.send_signal(signal.SIGINT)
         status, row, errors = reset.end()
     assert (status, row["before"], row["after"], row["done"]) == (130, FRAME, 3 * FRAME, None)

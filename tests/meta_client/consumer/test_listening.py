@@ -251,14 +251,14 @@ def test_failures_of_a_message_do_not_count_for_another_at_its_offset() -> None:
     assert (listener.taken, rejected) == ([100], [])
 
 
-@pytest.mark.parametrize("kind", [MessageDelivery, BatchDelivery])
+@pytest.mark.parametrize("is_batches", [False, True])
 def test_no_further_message_is_delivered_once_delivery_does_not_go_on(
-    kind: type[Delivery], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, *, is_batches: bool
 ) -> None:
     monkeypatch.setattr(listening, "QUICK_S", 0.0)  # it asks before each message
     listener = Listener({}, {0})
-    listens = listener.on_message if kind is MessageDelivery else listener.on_batch
-    delivery = kind(listens, ErrorPolicy(0, lambda message, error: None), MessageFilter(None, None), None)
+    how = ErrorPolicy(0, lambda message, error: None), MessageFilter(None, None), None
+    delivery = BatchDelivery(listener.on_batch, *how) if is_batches else MessageDelivery(listener.on_message, *how)
     outcome = delivery.deliver(batch(0, 5), lambda: len(listener.taken) < 2)
     assert listener.taken == [1, 2]
     assert outcome == DeliveryResult(3 * SIZE, OffsetEntry(*KEY, 3 * SIZE, 2))
