@@ -13,7 +13,7 @@ CLASSES := .venv/spark-classes.jsa
 DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs journal/FORMAT.md meta_client/protocol/PROTOCOL.md
 PLAIN := (?:for ever|but for|by then|of theirs)\b|[\w'-]+
 
-.PHONY: help setup demo test test-fast test-oldest coverage coverage-piece coverage-report check advisories format lock bench docs
+.PHONY: help setup demo test test-all test-fast test-oldest coverage coverage-piece coverage-report check advisories format lock bench docs
 .PHONY: crash fuzz soak genuine clean
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort
@@ -34,8 +34,12 @@ demo: $(STAMP)  ## The main job, end to end, with three kills (ORDERS="a.csv b.c
 	@$(BIN)/metaq demo $(if $(ORDERS),--orders $(ORDERS))
 
 # Four workers on two cores: half of a test's time it waits, for a disk, a session or a process.
-test: $(STAMP) $(CLASSES)  ## Every test: real ZooKeeper, PostgreSQL, Spark, processes
-	@$(BIN)/python -m pytest -n 4 --dist loadscope $(PYTEST_ARGS)
+WORKERS := -n 4 --dist loadscope
+test: $(STAMP) $(CLASSES)  ## Every quick test, and a tenth of the long ones: real ZooKeeper, PostgreSQL, Spark, processes
+	@$(if $(PYTEST_ARGS),,METAQ_LONG_TESTS=10) $(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
+
+test-all: $(STAMP) $(CLASSES)  ## Every test, and measure which take long: build/long_tests.txt
+	@METAQ_MEASURE_TESTS=1 $(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 # For JVMs of tests; see tests/fixtures/class_archive.py.
 $(CLASSES): $(STAMP)

@@ -13,6 +13,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.fixtures.class_archive import archive_options
+from tests.fixtures.long_tests import SHARE, Stopwatch, draw, read_table, sort_longest_first
 from tests.fixtures.thoroughness import examples
 from zk.embedded.chroot import Chroot, chroot
 from zk.embedded.server import EmbeddedZooKeeper
@@ -53,41 +54,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # One worker's: a JVM takes its time to start, and grows quicker with every query. First programs share it, then tests.
 DOCS: Final = "tests/test_docs.py"
-BLOCKS: Final = f"{DOCS}::test_every_block_runs"
-SPARK: Final = ("tests/spark_jobs/test_cluster.py", f"{BLOCKS}_on_spark", "tests/spark_jobs/")
-# What takes longest begins first, so that no worker is left alone with it; in order of processor time.
-LONGEST: Final = (
-    *SPARK,
-    "tests/integration/test_demo.py",
-    "tests/crash/test_decision_row.py",
-    "tests/crash/test_consume_and_produce_killed.py",
-    "tests/meta_client/doctor/test_rows.py",
-    "tests/meta_client/doctor/test_races.py",
-    "tests/meta_client/transactions/test_crashes.py",
-    "tests/crash/test_replication_hosts.py",
-    "tests/meta_client/transactions/test_interrupted.py",
-    "tests/meta_client/aio/transactions/",
-    "tests/meta_broker/cluster/test_membership.py",
-    "tests/meta_broker/replication/master/test_lost_tail.py",
-    "tests/crash/test_groups.py",
-    f"{DOCS}::test_readme_and_tutorial",
-    "tests/meta_client/cli/test_messages.py",
-    "tests/meta_client/transactions/test_plain_drivers.py",
-    "tests/meta_client/transactions/test_barrier.py",
-    "tests/meta_client/doctor/",
-    "tests/crash/",
-    BLOCKS,
-    "tests/meta_client/console/",
-    "tests/meta_client/transactions/",
-    "tests/meta_client/coordinator/",
-    "tests/journal/state/test_every_storage_call.py",
-    "tests/meta_broker/app/test_bad_start.py",
-    "tests/journal/repair/test_repair.py",
-    "tests/meta_client/cli/",
-    "tests/integration/",
-    "tests/model/",
-)
-
+SPARK: Final = ("tests/spark_jobs/test_cluster.py", f"{DOCS}::test_every_block_runs_on_spark", "tests/spark_jobs/")
 WITH_SERVERS: Final = (
     "tests/crash/",
     "tests/integration/",
@@ -138,13 +105,18 @@ def zookeeper(zookeeper_server: EmbeddedZooKeeper) -> Iterator[Chroot]:
         yield part
 
 
+def scope_of(node_id: str) -> str:
+    """Return what goes to one worker: a file, or all that share a Spark. Other documents share nothing."""
+    if node_id.startswith(SPARK):
+        return "spark"
+    return node_id if node_id.startswith(DOCS) else node_id.partition("::")[0]
+
+
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives each worker whole files, and one of them all that share a Spark. Other documents share nothing."""
+    """Gives each worker whole scopes."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(SPARK):
-            return "spark"
-        return nodeid if nodeid.startswith(DOCS) else nodeid.partition("::")[0]
+        return scope_of(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether:
@@ -163,17 +135,35 @@ def starts_servers(item: pytest.Item) -> bool:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest first; otherwise the order stays, which is random. Mark what starts servers."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw the long tests that are played, and put the longest first; otherwise the order stays, which is random. Mark
+    what starts servers."""
     for item in items:
         if starts_servers(item):
             item.add_marker(pytest.mark.servers)
-    items.sort(key=rank)
+    long_s = read_table()
+    items[:], left_out = draw(items, long_s, config.getoption("randomly_seed", 0))
+    config.hook.pytest_deselected(items=left_out)
+    sort_longest_first(items, long_s, scope_of)
+    items.sort(key=lambda item: rank_on_spark(item.nodeid))
 
 
-def rank(item: pytest.Item) -> int:
-    """The place of a test's beginning in LONGEST."""
-    return next((at for at, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST))
+def rank_on_spark(node_id: str) -> int:
+    """Return the place of a test among those that share a Spark."""
+    return next((at for at, start in enumerate(SPARK) if node_id.startswith(start)), len(SPARK))
+
+
+def pytest_report_header() -> str:
+    """Say what is left out."""
+    return (
+        f"long tests: one in {SHARE}, drawn by the seed; `make test-all` plays all" if SHARE > 1 else "long tests: all"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure where all is played, but not in a worker, which knows its own tests alone."""
+    if "METAQ_MEASURE_TESTS" in os.environ and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stopwatch())
 
 
 def pytest_collection_finish() -> None:
