@@ -187,14 +187,14 @@ POSTGRES: Final = Dialect(
     # because a RETURNING row would be sent and read for nothing.
     commit="CASE current_setting('synchronous_commit') WHEN 'off' THEN "
     "CASE set_config('synchronous_commit', 'on', true) WHEN 'on' THEN 'commit' END ELSE 'commit' END",
-    # At READ COMMITTED an insert waits for a concurrent one of its key, then sees the row; commits are durable. Of the
-    # transaction, not the session, which a pooler may lend to others next.
     # A standby that decides with it may lack a commit that others see: its COMMIT's wait ends with the session, or at a
     # restart. A commit of our own waits for the standby, which has the row once it has that one.
     make_durable=(
         "SELECT CASE WHEN current_setting('synchronous_standby_names') <> '' "
         "THEN pg_logical_emit_message(true, 'metaq', '') END",
     ),
+    # At READ COMMITTED an insert waits for a concurrent one of its key, then sees the row; commits are durable. Of the
+    # transaction, not the session, which a pooler may lend to others next.
     opening="BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL synchronous_commit = on; "
     f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}",
     looking=f"BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}",

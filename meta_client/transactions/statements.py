@@ -211,7 +211,7 @@ def reaching(*failures: type[Exception], undo: Callable[[], object] = lambda: No
     try:
         yield
     except BaseException as error:
-        with suppress(Exception):
+        with suppress(Exception):  # the first error is told; pg8000 can't close a broken connection
             undo()
         if isinstance(error, failures):
             raise Unreachable(DATABASE, one_line(error)) from error

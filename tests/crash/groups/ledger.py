@@ -40,7 +40,7 @@ class Seek(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """What a member told of its lag in one partition."""
+    """Lag in one partition, as a member told it."""
 
     at: float
     partition: str

@@ -46,7 +46,7 @@ class Notes(logging.Handler):
         self._write("K", partition, offset)
 
     def lags(self, lags: Mapping[TopicPartition, PartitionLag], at: float) -> None:
-        """What the consumer told of its lag at *at*."""
+        """Note the lag that the consumer told at *at*."""
         told = (f"{partition}:{it.bytes}:{it.seconds}" for (_, partition), it in lags.items())
         self._write("L", at, *told)
 

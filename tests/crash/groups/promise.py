@@ -109,8 +109,8 @@ class Promise:
         times[partition][index] = min(times[partition][index], at)
 
     def _check_journal(self) -> None:
-        """What was acknowledged is stored, where it was said to be; what was delivered is what is stored, perhaps
-        without what is filtered, or known to be a duplicate."""
+        """Check that what was acknowledged is stored where it was said to be, and what was delivered is what is stored,
+        perhaps without what is filtered, or known to be a duplicate."""
         for partition, acknowledged in self._evidence.acknowledged.items():
             stored = {it.offset: it.number for it in self._stored.get(partition, ())}
             wrong = [it for it in acknowledged if stored.get(it.offset) != it.number]
@@ -211,7 +211,7 @@ class Promise:
         return found
 
     def _check_told(self) -> None:
-        """What an operator is told is at least what is acknowledged and not settled."""
+        """Check that an operator is told of no less than is acknowledged and not settled."""
         for told in self._evidence.told:
             for partition, size in told.bytes.items():
                 if size is None or partition not in self._stored:

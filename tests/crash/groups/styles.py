@@ -12,7 +12,7 @@ import meta_client.aio
 from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
-from meta_client.consumer.error_policy import OnReject, Reject
+from meta_client.consumer.error_policy import OnReject, Reject, Retry
 from meta_client.consumer.messages.batch import Batch
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.offsets import OffsetStore
@@ -24,7 +24,7 @@ RETRY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a member is given."""
+    """Group, topic, store and habits of a member."""
 
     group: str
     topic: str
@@ -124,7 +124,7 @@ def _take(consumer: Consumer, setup: Setup, message: ReceivedMessage) -> None:
             return setup.handle(message)
         except Reject as error:
             return consumer.reject(message, error)
-        except Exception:
+        except (RuntimeError, Retry):  # what a habit raises now and then
             time.sleep(RETRY_S)
 
 

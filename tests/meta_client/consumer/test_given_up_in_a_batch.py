@@ -23,7 +23,7 @@ Handed = defaultdict[Partition, list[int]]
 def test_without_the_lease_the_rest_of_a_batch_waits(
     zookeeper: Chroot, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a process that was suspended: another member may own the partition by now."""
+    """Lose the lease as a suspended process does: another member may own the partition by now."""
     handed: Handed = defaultdict(list)
     ended = threading.Event()
 

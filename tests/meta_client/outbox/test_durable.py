@@ -1,4 +1,4 @@
-"""What a relay decided and the database may still lose is carried out by no other relay."""
+"""No relay carries out a decision of another one that the database may still lose."""
 
 import threading
 from contextlib import closing

@@ -40,7 +40,7 @@ def pooler(world: World) -> Iterator[PgBouncer]:
 
 
 def left_behind(pooler: PgBouncer) -> list[str]:
-    """What clients have changed in the sessions that the next ones get."""
+    """Settings and statements that clients left in the sessions that the next ones get."""
     found: list[str] = []
     users: list[dict[str, Any]] = [{}, {"user": USER_OF_PLAIN_DRIVERS}]
     for how in users:
