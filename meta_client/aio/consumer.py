@@ -168,8 +168,14 @@ class Consumer(ProcessBound):
         return self._rules.findings()
 
     def is_caught_up(self) -> bool:
-        """True if each owned partition had nothing new at its last fetch; False while nothing is owned."""
+        """True if this consumer has its whole share, and each partition had nothing new at its last fetch; False while
+        nothing is owned."""
         return self._rules.is_caught_up()
+
+    def has_whole_share(self) -> bool:
+        """True if this consumer certainly has its whole share of the partitions; False while it rebalances, and while
+        ZooKeeper does not answer."""
+        return self._rules.has_whole_share()
 
     async def __aenter__(self) -> Self:
         """Start if there are subscriptions; otherwise call start() later."""

@@ -22,8 +22,8 @@ from meta_client.operations.waiting import Waiting
 from zk.tree.nodes import Partition, TopicPartition
 
 LOOK_S: Final = 0.2  # interval of checks for the end
-SHARE_S: Final = 10.0  # wait for the whole share, once all of what was got is read
-CONFIG: Final = ConsumerConfig(watchdog_s=SHARE_S)
+STILL_S: Final = 10.0  # wait for the whole share, and for messages
+CONFIG: Final = ConsumerConfig(watchdog_s=STILL_S)
 
 ShowMessage = Callable[[ReceivedMessage], None]
 
@@ -34,13 +34,20 @@ class ShownOffsets:
     def __init__(self, client: Client, group: str) -> None:
         self._store = ZooKeeperOffsetStore(client.session, group)
         self._shown: dict[tuple[str, Partition], OffsetEntry] = {}  # written by runners, each for its partitions
+        self._stored: dict[tuple[str, Partition], OffsetEntry] = {}  # of `_shown`
 
     def load(self, topic: str, partition: Partition) -> int | None:
+        self._shown.pop((topic, partition), None)  # of an ownership that is over
         return self._store.load(topic, partition)
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
         shown = [(e, entry) for e in entries if (entry := self._shown.get((e.topic, e.partition))) is not None]
         self._store.commit([entry._replace(claimed=e.claimed, is_reset=e.is_reset) for e, entry in shown])
+        self._stored |= {(entry.topic, entry.partition): entry for _, entry in shown}
+
+    def not_stored(self) -> list[str]:
+        """Return the partitions of which messages were shown that are not known to be stored as consumed."""
+        return ["{}/{}".format(*key) for key, it in sorted(self._shown.items()) if self._stored.get(key) is not it]
 
     def mark_shown(self, message: ReceivedMessage) -> None:
         key = message.topic, message.partition
@@ -73,45 +80,47 @@ class GroupReading:
         self._consumer = client.consumer(group, self._offsets, config=dataclasses.replace(CONFIG, start=start))
         self._consumer.subscribe(topic, self._on_batch)
         self._incomplete = (
-            f"incomplete: this member has not got its whole share of {topic} in {SHARE_S:g} s: the log says why, and "
+            f"this member has not got its whole share of {topic} in {STILL_S:g} s: the log says why, and "
             f"`metaq groups describe {shlex.quote(group)}` who owns the rest"
         )
 
     def run(self, *, follow: bool) -> None:
         """Read until the end. Raises the output's errors, such as BrokenPipeError, ZooKeeperError; ClickException if
-        partitions of this member are left out, or cannot be read, or a known broker is away."""
-        read_at: float | None = None
+        partitions of this member are left out, or cannot be read, a known broker is away, or it is unknown whether what
+        was shown is stored as consumed."""
         with self._consumer:
             while not self._is_done.is_set():
                 with self._lock:
-                    if self._consumer.owned():
+                    if self._consumer.owned() and self._client.session.lease.is_valid():
                         self._waiting.update(is_offered=True, is_reading=True)
                     else:
                         self._waiting.poll(self._client)
                 if not follow and self._consumer.is_caught_up():
-                    if self._consumer.rebalances():  # it has got its whole share
-                        break
-                    read_at = read_at or time.monotonic()
-                    if time.monotonic() - read_at > SHARE_S:
-                        raise click.ClickException(self._incomplete)
+                    break
                 if not follow and (stuck := self._find_stuck()):
                     raise click.ClickException(f"incomplete: {stuck}")
                 self._is_done.wait(LOOK_S)
         if self._failure is not None:
             raise self._failure
+        if lost := ", ".join(self._offsets.not_stored()):
+            raise click.ClickException(
+                f"not known to be stored: the group may get again what was shown of {lost}; the log says why"
+            )
         if not self._is_done.is_set():
             refuse_away(away_brokers(self._client))
 
     def _find_stuck(self) -> str:
-        """Return what the watchdog has found in this member's share, blank for nothing. It does not count while
-        messages are shown or partitions come and go, since it may be over; nor does what others hold, who may let go.
-        """
-        if (owned := self._consumer.owned()) != self._owned:
+        """Return what is wrong with this member's share, blank for nothing. It does not count while messages are shown,
+        partitions come and go, or ZooKeeper is away, since it may be over; nor, without a partition, what others hold,
+        who may let go."""
+        if (owned := self._consumer.owned()) != self._owned or not self._client.session.lease.is_valid():
             self._owned, self._moved_at = owned, time.monotonic()
         if time.monotonic() - self._moved_at < CONFIG.watchdog_s:
             return ""
         findings = self._consumer.findings()
         mine = [one for one in findings if one.key in owned or one.cure not in (Cure.NONE, Cure.CALL)]
+        if not mine and owned and not self._consumer.has_whole_share():
+            return self._incomplete
         return "; ".join("{}/{} {}".format(*finding.key, finding.text) for finding in sorted(mine))
 
     def _on_batch(self, batch: Batch) -> None:

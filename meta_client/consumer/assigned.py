@@ -82,6 +82,10 @@ class AssignedMember:
     def cancel(self) -> None:
         """Do nothing: start() waits for nobody."""
 
+    def has_whole_share(self) -> bool:
+        """Return True if every partition is fetched. Any thread."""
+        return not self._waiting
+
     def on_session_event(self, event: SessionEvent) -> None:
         """Queue a session event; called on kazoo's thread."""
         self._events.put(event)

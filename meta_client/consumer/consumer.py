@@ -208,8 +208,14 @@ class Consumer(ProcessBound):
         return self._fetcher.assignments.totals()
 
     def is_caught_up(self) -> bool:
-        """Return True if each owned partition had nothing new when last asked; False while none is owned."""
-        return self._buffer.is_empty and self._fetcher.assignments.is_caught_up()
+        """Return True if this consumer has its whole share, and each of its partitions had nothing new when last asked;
+        False while none is owned."""
+        return self.has_whole_share() and self._buffer.is_empty and self._fetcher.assignments.is_caught_up()
+
+    def has_whole_share(self) -> bool:
+        """Return True if this consumer certainly has its whole share of the partitions, or all that were assigned;
+        False while it rebalances, and while ZooKeeper does not answer. Any thread."""
+        return self._member is not None and not self._fetcher.assignments.is_paused and self._member.has_whole_share()
 
     def fetch(self, max_messages: int = 1000, timeout_s: float | None = None) -> list[ReceivedMessage]:
         """Return up to *max_messages* of the topics without a listener, in order within a partition; wait up to

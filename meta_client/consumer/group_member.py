@@ -123,6 +123,10 @@ class GroupMember:
         """Return the last rebalances, oldest first. Any thread."""
         return self._rebalances.recent()
 
+    def has_whole_share(self) -> bool:
+        """Return True if no rebalance is due. Any thread."""
+        return self._is_connected and not self._rebalances.is_due
+
     def findings(self) -> tuple[PartitionFinding, ...]:
         """Return the watchdog's current findings. Any thread."""
         return self._watching.current()

@@ -27,6 +27,12 @@ class Waiting:
 
     def poll(self, client: Client) -> None:
         """Report a new reason why nothing can be read yet. Raises MalformedNode."""
+        if self._group is not None and not client.session.lease.is_valid():
+            self._print_change(
+                f"waiting: ZooKeeper {self._zookeeper} does not answer, which alone tells the partitions of "
+                f"{self._topic} that this member has"
+            )
+            return
         try:
             offered = partitions_of(client, self._topic)
         except ZooKeeperUnavailable as error:

@@ -1,0 +1,111 @@
+"""ZooKeeper hangs (SIGSTOP) under a consumer: what it can't know is not told as known."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import click
+import pytest
+
+from meta_client.cli import group_reading
+from meta_client.cli.group_reading import GroupReading
+from meta_client.client import Client
+from meta_client.consumer.messages.received_message import ReceivedMessage
+from meta_client.consumer.position import EARLIEST
+from meta_client.operations.waiting import Waiting
+from tests.fixtures.broker import running_broker
+from tests.integration.conftest import Inbox, wait_until
+from zk.embedded.server import EmbeddedZooKeeper
+
+
+class Hanging(EmbeddedZooKeeper):
+    """A server that can be stopped: its port accepts connections, and nothing is answered."""
+
+    def hang(self) -> None:
+        self._send(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._send(signal.SIGCONT)
+
+    def stop(self) -> None:
+        self.go_on()
+        super().stop()
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            os.kill(self._process.pid, number)
+
+
+@pytest.fixture
+def zookeeper_of_its_own(tmp_path: Path) -> Iterator[Hanging]:
+    """With a broker."""
+    with Hanging(tmp_path / "zookeeper") as server, running_broker(tmp_path / "broker", server.connect):
+        yield server
+
+
+@pytest.fixture
+def client(zookeeper_of_its_own: Hanging) -> Iterator[Client]:
+    with Client(zookeeper_of_its_own.connect, session_timeout_ms=4_000) as client:
+        yield client
+        zookeeper_of_its_own.go_on()
+
+
+def test_no_member_is_caught_up(zookeeper_of_its_own: Hanging, client: Client) -> None:
+    with client.consumer("audit") as consumer:
+        consumer.subscribe("orders", Inbox())
+        consumer.start()
+        wait_until(consumer.is_caught_up)
+        zookeeper_of_its_own.hang()
+        wait_until(lambda: not client.session.lease.is_valid())
+        assert not consumer.is_caught_up()
+        wait_until(lambda: not client.session.is_connected)
+        assert not consumer.is_caught_up()
+        zookeeper_of_its_own.go_on()
+        wait_until(consumer.is_caught_up)
+        assert len(consumer.owned()) == 4
+
+
+def test_a_consumer_of_given_partitions_needs_no_zookeeper(zookeeper_of_its_own: Hanging, client: Client) -> None:
+    with client.consumer(None) as consumer:
+        consumer.subscribe("orders", Inbox())
+        consumer.assign(("orders", "0-1"))
+        consumer.start()
+        wait_until(consumer.is_caught_up)
+        zookeeper_of_its_own.hang()
+        wait_until(lambda: not client.session.is_connected)
+        assert consumer.is_caught_up()
+
+
+def test_reading_as_a_member_waits_and_says_for_what(
+    zookeeper_of_its_own: Hanging, client: Client, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client.producer().send("orders", b"1", partition="0-0")
+    shown = threading.Event()
+
+    def show(message: ReceivedMessage) -> None:
+        del message
+        zookeeper_of_its_own.hang()
+        wait_until(lambda: not client.session.lease.is_valid())
+        shown.set()
+
+    waiting = Waiting("orders", zookeeper_of_its_own.connect, "audit")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(GroupReading(client, "orders", "audit", EARLIEST, show, None, waiting).run, follow=False)
+        try:
+            assert shown.wait(60)
+            with pytest.raises(TimeoutError):
+                reading.result(timeout=3 * group_reading.LOOK_S)
+            assert f"waiting: ZooKeeper {zookeeper_of_its_own.connect} does not answer" in capfd.readouterr().err
+        finally:
+            zookeeper_of_its_own.go_on()
+
+
+def test_reading_as_a_member_tells_that_nothing_was_stored(zookeeper_of_its_own: Hanging, client: Client) -> None:
+    client.producer().send("orders", b"1", partition="0-0")
+    waiting = Waiting("orders", zookeeper_of_its_own.connect, "audit")
+    reading = GroupReading(client, "orders", "audit", EARLIEST, lambda message: zookeeper_of_its_own.hang(), 1, waiting)
+    with pytest.raises(click.ClickException, match="not known to be stored: .* orders/0-0; the log says why"):
+        reading.run(follow=False)
