@@ -1,7 +1,6 @@
 """`metaq txn commit`, `rollback`, `complete` and `forget`: one branch, or thousands at once."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,12 +8,11 @@ from typing import Any, Final
 
 import click
 
-from journal.records.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX, HeuristicDecision
-from journal.records.xid import XaKey
+from journal.records.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX
+from journal.records.xid import XaKey, Xid
 from meta_client.cli.branch_options import (
     broker_option,
     directory_option,
-    find_branch,
     opened_branches,
     parse_word,
     where_of,
@@ -24,11 +22,9 @@ from meta_client.cli.output import confirm, databases_option, json_option, opera
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.operations.branch_input import WantedBranch, read_branches
 from meta_client.operations.branch_text import key_word
-from meta_client.operations.branches import Branches, NoBranch
 from meta_client.operations.many_ends import FAILED, BranchOutcome, EndState, ManyEnds, ManyVerb, counts
 from meta_client.operations.progress import Progress
-from meta_client.operations.report_parsing import key_of
-from meta_client.operations.text import printable, tell
+from meta_client.operations.text import tell
 from meta_client.transactions.databases import table_at
 from meta_client.transactions.names import TableName, table_of
 from meta_client.transactions.table import DecisionTable
@@ -86,12 +82,8 @@ def end_command(verb: ManyVerb) -> click.Command:
             raise click.UsageError("give branches, or --from FILE, not both")
         if source == STDIN and not how["yes"] and not how["is_dry"]:
             raise click.UsageError("--from - leaves no stdin for an answer: give --yes, or --dry-run, or a file")
-        if len(branches) == 1 and not how["is_dry"]:
-            how.pop("is_dry")
-            _end_one(verb, branches[0], zk, directory, broker_id, **how)
-        else:
-            wanted = [*_read(source), *(WantedBranch(parse_word(text), broker_id) for text in branches)]
-            _end_many(verb, wanted, zk, directory, **how)
+        wanted = [*_read(source), *(WantedBranch(parse_word(text), broker_id) for text in branches)]
+        _end(verb, wanted, zk, directory, **how)
 
     by_hand: tuple[_AddOption, ...] = ()
     if verb is not ManyVerb.FORGET:
@@ -126,60 +118,7 @@ def _read(source: str | None) -> list[WantedBranch]:
         raise click.UsageError(f"{source} can't be read: {error.strerror}") from error
 
 
-def _end_one(
-    verb: ManyVerb,
-    branch: str,
-    zk: str,
-    directory: Path | None,
-    broker_id: int | None,
-    *,
-    yes: bool,
-    as_json: bool,
-    why: str = "",
-    who: str | None = None,
-    databases: Sequence[str] = (),
-    despite_row: bool = False,
-) -> None:
-    with opened_branches(zk, directory) as branches:
-        if verb is ManyVerb.FORGET:
-            _forget_one(branches, branch, broker_id, yes=yes, as_json=as_json)
-            return
-        key, broker = find_branch(branches, branch, broker_id)
-        with _tables([key], () if despite_row else databases) as tables:
-            ends = ManyEnds(branches, verb, tables, despite_rows=despite_row)
-            _warn_of_rows(ends, [BranchOutcome(key, broker, EndState.TO_DO)])
-            if not yes:
-                messages = branches.show(key, broker)["messages"]
-                confirm(f"{verb.value} {key.xid} on broker {broker}, {messages} messages: nothing undoes it. Go on?")
-            (checked,) = ends.beside_rows([BranchOutcome(key, broker, EndState.TO_DO)])
-        if checked.state is EndState.REFUSED:
-            raise NoBranch(f"{branch} is left as it is: {checked.reason}; --despite-row ends it all the same")
-        decision = HeuristicDecision[verb.name]
-        ended = branches.end_heuristically(key, broker, decision, who or operator(), why)
-    if as_json:
-        click.echo(json.dumps(ended | {"xid": str(key.xid)}))
-        return
-    click.echo(f"{ended['state'].replace('_', ' ')}: {key.xid}")
-    click.echo(f"once its coordinator has been told: metaq txn forget {key_word(key)} {where_of(directory, broker)}")
-
-
-def _forget_one(branches: Branches, branch: str, broker_id: int | None, *, yes: bool, as_json: bool) -> None:
-    findings = {(key_of(report), report["broker"]): report["finding"] for report in branches.findings()}
-    key, broker = find_branch(branches, branch, broker_id, findings)
-    report = branches.show(key, broker)
-    if (decision := report.get("decision")) is not None:
-        said = f"{decision['who']} decided: {decision['decision']}"
-    elif (finding := findings.get((key, broker))) is not None:
-        said = f"{finding['who']} found: {finding['why']}"
-    else:
-        raise NoBranch(f"{branch} is {report['state']}: no operator decided it, so there is nothing to forget")
-    if not yes:
-        confirm(f"forget that {said}?")
-    branches.forget(key, broker)
-    click.echo(json.dumps({"key": str(key), "broker": broker}) if as_json else printable(f"forgotten: {key}"))
-
-
-def _end_many(
+def _end(
     verb: ManyVerb,
     wanted: list[WantedBranch],
     zk: str,
@@ -197,8 +136,8 @@ def _end_many(
     for option, text, bytes_max in (("--why", why, WHY_BYTES_MAX), ("--who", who, WHO_BYTES_MAX)):
         if not 1 <= len(text.encode()) <= bytes_max:
             raise click.BadParameter(f"it is not 1 to {bytes_max} bytes long", param_hint=f"'{option}'")
-    keys = [one.name for one in wanted if isinstance(one.name, XaKey)]
-    with opened_branches(zk, directory) as branches, _tables(keys, () if despite_row else databases) as tables:
+    xids = [one.name.xid if isinstance(one.name, XaKey) else one.name for one in wanted]
+    with opened_branches(zk, directory) as branches, _tables(xids, () if despite_row else databases) as tables:
         ends = ManyEnds(branches, verb, tables, despite_rows=despite_row)
         plan = ends.plan(wanted)
         _summarize(verb, plan)
@@ -209,13 +148,26 @@ def _end_many(
         else:
             to_do = sum(one.state is EndState.TO_DO for one in plan)
             if to_do and not yes:
-                confirm(f"{verb.value} these {to_do:,} branches: nothing undoes it. Go on?")
+                confirm(_question(verb, plan))
             with Progress("ended", "branches", to_do) as progress:
                 ended = list(ends.carry_out(plan, who, why, progress.at))
             _show(ended, as_json=as_json)
+            if not as_json and verb is not ManyVerb.FORGET and [one.state for one in ended] == [EndState.DONE]:
+                (place,) = [f"{key_word(one.key)} {where_of(directory, one.broker)}" for one in ended]
+                click.echo(f"once its coordinator has been told: metaq txn forget {place}")
             is_partial = any(one.state in FAILED for one in ended)
     if is_partial:
         sys.exit(PARTIAL)
+
+
+def _question(verb: ManyVerb, plan: Sequence[BranchOutcome]) -> str:
+    if len(plan) > 1:
+        to_do = sum(one.state is EndState.TO_DO for one in plan)
+        return f"{verb.value} these {to_do:,} branches: nothing undoes it. Go on?"
+    (one,) = plan
+    if verb is ManyVerb.FORGET:
+        return f"forget that {one.reason}?"
+    return f"{verb.value} {one.key.xid} on broker {one.broker}, {one.messages} messages: nothing undoes it. Go on?"
 
 
 def _summarize(verb: ManyVerb, plan: Sequence[BranchOutcome]) -> None:
@@ -252,11 +204,11 @@ def _row(one: BranchOutcome) -> Mapping[str, object]:
 
 
 @contextlib.contextmanager
-def _tables(keys: Sequence[XaKey], urls: Sequence[str]) -> Iterator[Mapping[TableName, DecisionTable]]:
-    """Open the decision tables at *urls*, if one may decide about *keys*. Raises Unreachable, CannotEnlist."""
+def _tables(xids: Sequence[Xid], urls: Sequence[str]) -> Iterator[Mapping[TableName, DecisionTable]]:
+    """Open the decision tables at *urls*, if one may decide about *xids*. Raises Unreachable, CannotEnlist."""
     with contextlib.ExitStack() as stack:
         tables: dict[TableName, DecisionTable] = {}
-        if any(table_of(key.xid) is not None for key in keys):
+        if any(table_of(xid) is not None for xid in xids):
             for url in dict.fromkeys(urls):
                 try:
                     table = stack.enter_context(contextlib.closing(table_at(url)))

@@ -16,6 +16,7 @@ from meta_client.coordinator.errors import Unreachable
 from meta_client.errors import NotSupported
 from meta_client.operations.branch_input import WantedBranch
 from meta_client.operations.branches import Answered, BranchError, Branches, NoBranch, PlacedKey, is_gone
+from meta_client.operations.report_parsing import key_of
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import DECIDED, Report
 from meta_client.protocol.errors import RemoteError, printable_line
@@ -150,11 +151,13 @@ class ManyEnds:
         return f"no branch in doubt is called {wanted.name}: {asked}; nothing was done"
 
     def _listed(self) -> dict[object, list[PlacedKey]]:
+        places = [(key, broker_id) for broker_id, keys in self._branches.keys(None).items() for key in keys]
+        if self._verb is ManyVerb.FORGET:
+            places += [(key_of(report), report["broker"]) for report in self._branches.findings()]
         listed: dict[object, list[PlacedKey]] = {}
-        for broker_id, keys in self._branches.keys(None).items():
-            for key in keys:
-                listed.setdefault(key, []).append((key, broker_id))
-                listed.setdefault(key.xid, []).append((key, broker_id))
+        for place in dict.fromkeys(places):  # one that was begun again appears twice
+            listed.setdefault(place[0], []).append(place)
+            listed.setdefault(place[0].xid, []).append(place)
         return listed
 
     def _looked_at(self, some: Sequence[BranchOutcome]) -> list[BranchOutcome]:
@@ -178,8 +181,10 @@ class ManyEnds:
         state = report["state"]
         one = replace(one, messages=report["messages"], bytes=report["bytes"])
         if self._verb is ManyVerb.FORGET:
-            if report.get("decision") or report.get("finding"):
-                return replace(one, state=EndState.TO_DO)
+            if (decision := report.get("decision")) is not None:
+                return replace(one, reason=f"{decision['who']} decided: {decision['decision']}")
+            if (finding := report.get("finding")) is not None:
+                return replace(one, reason=f"{finding['who']} found: {finding['why']}")
             said = f"it is {state}: no operator decided it, so there is nothing to forget"
             return replace(one, state=EndState.REFUSED, reason=said)
         if state == BranchStatus.PREPARED.value:
@@ -229,7 +234,11 @@ class ManyEnds:
             or (agrees is not None and decision == agrees.value)
         ):
             return one
-        return replace(one, state=EndState.REFUSED, reason=f"its row in the decision table says {decision}")
+        return replace(
+            one,
+            state=EndState.REFUSED,
+            reason=f"its row in the decision table says {decision}; --despite-row ends it all the same",
+        )
 
 
 def counts(outcomes: Iterable[BranchOutcome]) -> dict[str, int]:

@@ -51,7 +51,7 @@ def test_what_is_done_offline_is_in_the_directorys_own_log(tmp_path: Path) -> No
     of, by = ("--dir", data), ("--who", "ann", "--why", 'its "order"\nis there', "--yes")
     run(0, "txn", "commit", KEYS[0], *of, *by)
     run(0, "txn", "rollback", KEYS[1], *of, *by)
-    run(2, "txn", "commit", KEYS[1], *of, *by)  # it has ended: nothing was done
+    run(1, "txn", "commit", KEYS[1], *of, *by)  # it has ended: nothing was done
     run(0, "txn", "forget", KEYS[1], *of, "--yes")
     run(0, "txn", "list", *of)
     run(0, "checkpoint", data)

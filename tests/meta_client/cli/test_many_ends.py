@@ -165,8 +165,14 @@ def test_no_row_of_a_decision_table_is_acted_against(world: World) -> None:
     }
     assert "its row in the decision table says rollback" in ended.stdout
     assert "not looked at" not in ended.stderr
-    one = metaq(world, "commit", str(rollbacks[0]), *WHY, "--yes", *where, status=2).stderr
-    assert "its row in the decision table says rollback; --despite-row ends it all the same" in one
+    for name in (str(rollbacks[0]), str(rollbacks[0].xid)):
+        one = metaq(world, "commit", name, *WHY, "--yes", "--json", *where, status=1)
+        assert states(one) == {str(rollbacks[0]): "refused"}
+        assert "its row in the decision table says rollback; --despite-row ends it all the same" in one.stdout
+        assert "not looked at" not in one.stderr
+    as_the_database_has_them = [str(key.xid) for key in rollbacks]
+    dry = metaq(world, "commit", *as_the_database_has_them, *WHY, "--dry-run", *where, status=1)
+    assert ("refused=2" in dry.stdout, "not looked at" in dry.stderr) == (True, False), dry.stdout + dry.stderr
     told = json.dumps({"key": str(rollbacks[0]), "broker": 0, "decision": "rollback"})
     assert "refused=1" in metaq(world, "commit", "--from", "-", *WHY, "--yes", status=1, said=told).stdout
     metaq(world, "commit", str(rollbacks[0]), *WHY, "--yes", *where, "--despite-row")
