@@ -99,7 +99,7 @@ def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_j
         if not listing.members and not listing.topics and not more:
             click.echo(f"error: there is no group {group}: see `metaq groups`", err=True)
             click.get_current_context().exit(UNKNOWN)
-        listing = with_all_partitions(client, listing, more)
+        (listing,) = with_all_partitions(client, [listing], more)
         if store is not None:
             listing = _stored_elsewhere(client, listing, store)
         ends = ask_ends(client, [listing])
@@ -116,7 +116,7 @@ groups.add_command(exporter)
 
 def _list(zk: str, *, as_json: bool) -> None:
     with connected(zk) as client:
-        listings = [with_all_partitions(client, listing) for listing in list_groups(client.session)]
+        listings = with_all_partitions(client, list_groups(client.session))
         ends = ask_ends(client, listings)
         rows = [group_row(listing, ends) for listing in listings]
         print_rows(rows, as_json=as_json, empty="ZooKeeper knows no consumer group")

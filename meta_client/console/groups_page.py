@@ -17,7 +17,7 @@ from meta_client.metadata.topology import no_master
 from meta_client.operations.group_ends import ask_ends, with_all_partitions
 from meta_client.operations.group_lag import FAULTS, Ends, faults, group_row, lag_of, partition_row
 from meta_client.operations.placement import away_brokers
-from zk.groups.listing import GroupListing, list_group, read_group_names
+from zk.groups.listing import GroupListing, list_groups, read_group_names
 from zk.tree.paths import is_name
 
 GROUPS_MAX: Final = 50  # of a page: each takes its own reads of ZooKeeper
@@ -103,7 +103,7 @@ async def read_listings(client: Client, reads: Reads, names: list[str]) -> list[
     """Read groups with all partitions of their topics."""
     return await reads.call(
         ("listings", tuple(names)),
-        lambda: [with_all_partitions(client, list_group(client.session, name)) for name in names],
+        lambda: with_all_partitions(client, list_groups(client.session, names)),
         LIST_S,
     )
 

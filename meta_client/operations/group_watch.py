@@ -14,11 +14,11 @@ from meta_client.admin.health import Health
 from meta_client.client import Client
 from meta_client.errors import text_of
 from meta_client.operations.group_ends import ask_ends, with_all_partitions
-from meta_client.operations.group_lag import FAULTS, Ends, LagState, group_row, lag_of
+from meta_client.operations.group_lag import FAULTS, Ends, LagState, faults, group_row, lag_of
 from meta_client.operations.placement import away_brokers
 from meta_client.protocol.errors import MetaError
 from zk.errors import ZooKeeperError
-from zk.groups.listing import GroupListing, PartitionProgress, list_group, list_groups
+from zk.groups.listing import GroupListing, PartitionProgress, list_groups
 
 _GROUP: Final = ("consumergroup",)
 _TOPIC: Final = ("consumergroup", "topic")
@@ -50,10 +50,13 @@ BELOW_START: Final = Family(
     "Partitions of which retention has deleted messages that the group has not consumed.",
     _TOPIC,
 )
-READ_AGE: Final = Family(
-    "metaq_consumergroup_read_age_seconds", G, "Time since groups were read; absent before the first time."
+READ_AGE: Final = Family("metaq_consumergroup_read_age_seconds", G, "Time since groups were read, or since the start.")
+READY: Final = Family(
+    "metaq_consumergroup_exporter_ready",
+    G,
+    "1 if the last reading, moments ago, got every answer; /health/ready says what is missing.",
 )
-FAMILIES: Final = (MEMBERS, LAG_BYTES, LAG_MESSAGES, LAG_SECONDS, UNOWNED, UNKNOWN, BELOW_START, READ_AGE)
+FAMILIES: Final = (MEMBERS, LAG_BYTES, LAG_MESSAGES, LAG_SECONDS, UNOWNED, UNKNOWN, BELOW_START, READ_AGE, READY)
 
 
 class GroupWatch:
@@ -64,44 +67,43 @@ class GroupWatch:
         self._names = names
         self._keep_s = keep_s
         self._found: tuple[Sample, ...] = ()
-        self._read_at: float | None = None
+        self._read_at = time.monotonic()  # or begun
         self._trouble: tuple[str, ...] = ("it has read nothing yet",)
 
     def read(self) -> None:
         """Read the groups and ask the brokers. What can't be read is unknown from now on, and makes it not ready."""
         said: list[str] = []
+        began = time.monotonic()
+        session = self._client.session
         try:
-            listings = [with_all_partitions(self._client, listing) for listing in self._listings()]
+            listings = with_all_partitions(self._client, list_groups(session, self._names or None))
             ends = ask_ends(self._client, listings, said.append)
             said += [f"broker {broker_id} is away" for broker_id in away_brokers(self._client)]
+            said += faults(listings, ends)
+            said += map(str, session.malformed.found_since(began).values())
             found = tuple(sample for listing in listings for sample in samples_of(listing, ends))
         except (MetaError, ZooKeeperError) as error:
             self._found, self._trouble = (), (text_of(error),)
             return
         self._found, self._trouble, self._read_at = found, tuple(said), time.monotonic()
 
-    def _listings(self) -> list[GroupListing]:
-        session = self._client.session
-        return [list_group(session, name) for name in self._names] if self._names else list_groups(session)
-
     def samples(self) -> Iterator[Sample]:
         """Yield what was found, while it is not too old. Any thread."""
-        if (read_at := self._read_at) is None:
-            return
-        age_s = time.monotonic() - read_at
+        age_s = time.monotonic() - self._read_at
         yield Sample(READ_AGE, age_s)
+        yield Sample(READY, int(not self.ready().why_not))
         if age_s < self._keep_s:
             yield from self._found
 
     def ready(self) -> Health:
         """Return whether the last reading, moments ago, got every answer. Any thread."""
-        if (read_at := self._read_at) is not None and (age_s := time.monotonic() - read_at) > self._keep_s:
+        if (age_s := time.monotonic() - self._read_at) > self._keep_s:
             return Health((f"it has read nothing for {age_s:.0f} s", *self._trouble))
         return Health(self._trouble)
 
 
 def samples_of(listing: GroupListing, ends: Ends) -> Iterator[Sample]:
-    yield Sample(MEMBERS, len(listing.members), (listing.group,))
+    yield Sample(MEMBERS, len(listing.members) if listing.is_whole else None, (listing.group,))
     by_topic: dict[str, list[PartitionProgress]] = defaultdict(list)
     for progress in listing.progress:
         by_topic[progress.topic].append(progress)
@@ -109,7 +111,7 @@ def samples_of(listing: GroupListing, ends: Ends) -> Iterator[Sample]:
         labels = listing.group, topic
         row = group_row(replace(listing, progress=tuple(partitions)), ends)
         states = [lag_of(progress, ends).state for progress in partitions]
-        is_known = FAULTS.isdisjoint(states)
+        is_known = listing.is_whole and FAULTS.isdisjoint(states)
         for family, column in ((LAG_BYTES, "lag"), (LAG_MESSAGES, "messages"), (LAG_SECONDS, "seconds")):
             value = row[column]
             assert value is None or isinstance(value, int | float)

@@ -134,10 +134,12 @@ class Positions:
                 self._fell_silent(key, error)
         return moved
 
-    def messages(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def messages(
+        self, offsets: Mapping[TopicPartition, int], timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
         """Return how many messages there are from each offset on. Partitions whose broker can't count, begin later by
-        now, or take longer than ANSWER_TIMEOUT_S, are missing."""
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        now, or take longer than *timeout_s*, are missing."""
+        deadline = time.monotonic() + timeout_s
         counts = dict.fromkeys(offsets, 0)
         found: dict[TopicPartition, int] = {}
         wanted = dict(offsets)
@@ -235,7 +237,9 @@ class Positions:
                     asked.append((key, [connection.submit(request) for request in requests(connection, key)]))
                 except MetaError as error:
                     self._fell_silent(key, error)
-            yield from asked
+            for key, replies in asked:
+                if key[1].broker_id not in self._silent:  # by now
+                    yield key, replies
 
     def _fell_silent(self, key: TopicPartition, error: MetaError) -> None:
         broker_id = key[1].broker_id

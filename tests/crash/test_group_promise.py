@@ -107,7 +107,7 @@ class Observer:
         while not self._stop.wait(ASK_S):
             with contextlib.suppress(MetaError, ZooKeeperError):
                 began = now()
-                listing = with_all_partitions(self.client, list_group(self.client.session, GROUP))
+                (listing,) = with_all_partitions(self.client, [list_group(self.client.session, GROUP)])
                 self.ends = ends = ask_ends(self.client, [listing], lambda line: None)
                 if self.dsn is None:
                     told = {str(it.partition): lag_of(it, ends).bytes for it in listing.progress}

@@ -9,9 +9,8 @@ from kazoo.client import KazooClient
 
 from zk.errors import ZooKeeperUnavailable
 from zk.session.lease_keeper import BoundedHandler
-from zk.session.newcomer import close_client
+from zk.session.newcomer import RECONNECT_DELAY_S_MAX, close_client
 from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity
-from zk.session.session import RECONNECT_DELAY_S_MAX
 
 TIMEOUT_S = 5.0
 

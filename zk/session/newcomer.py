@@ -1,17 +1,37 @@
 """A client that has seen no change of ZooKeeper yet: servers refuse others that have seen more than they have."""
 
 import logging
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.hosts import collect_hosts
 
+from zk.errors import ZooKeeperError
 from zk.session.lease_keeper import BoundedHandler
 from zk.session.security import ZooKeeperSecurity
 
+RECONNECT_DELAY_S_MAX = 1.0  # kazoo backs off to a minute: longer than the session it should save
 ANSWER_TIMEOUT_S = 2.0  # no answer: ask again later
 
 _log = logging.getLogger("zk.kazoo")
+
+
+def new_client(
+    connect: str, timeout_s: float, handler: BoundedHandler, security: ZooKeeperSecurity
+) -> tuple[Any, bool]:
+    """Return a client that connects without end once it is started, and whether *connect* has a chroot. Raises
+    ZooKeeperError if it is no connect string."""
+    try:
+        _, chroot = collect_hosts(connect)
+        retry = {"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_S_MAX}
+        options = {"connection_retry": retry, "logger": _log, **security.options()}
+        return KazooClient(connect, timeout=timeout_s, handler=handler, **options), bool(chroot)
+    except (AttributeError, ValueError) as error:  # the former of what is no str
+        raise ZooKeeperError(
+            f"{connect!r} is no ZooKeeper connect string ({error}): give host:port[,host:port...][/chroot]"
+        ) from error
 
 
 def finds_less(connect: str, security: ZooKeeperSecurity, seen: int) -> bool:

@@ -10,7 +10,6 @@ from enum import Enum
 from functools import partial
 from typing import Any, Self
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
@@ -19,7 +18,6 @@ from kazoo.exceptions import (
     NoNodeError,
     NotEmptyError,
 )
-from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState
 
 from zk.errors import RefusedNode, ZooKeeperError, ZooKeeperUnavailable
@@ -28,7 +26,7 @@ from zk.session.lease import Lease
 from zk.session.lease_keeper import BoundedHandler, LeaseKeeper
 from zk.session.malformed import MalformedNodes
 from zk.session.multi import UNANSWERED, bytes_of, refusal_of, send_transaction, unanswered
-from zk.session.newcomer import close_client, finds_less
+from zk.session.newcomer import close_client, finds_less, new_client
 from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity, is_open
 from zk.session.seen_tree import SeenTree
 from zk.tree.nodes import Node
@@ -37,7 +35,6 @@ from zk.tree.transactions import NodeTransaction, TransactionRefused
 
 SESSION_TIMEOUT_MS = 30_000  # spec 6.1; a client's code shares the interpreter with its user's, a broker's does not
 CONNECT_TIMEOUT_MS = 15_000
-RECONNECT_DELAY_S_MAX = 1.0  # kazoo backs off to a minute: longer than the session it should save
 PIPELINE_MAX = 256  # requests in flight at once when many nodes are read or written
 
 _log = logging.getLogger("zk.kazoo")
@@ -102,20 +99,7 @@ class ZooKeeperSession:
         assert not self._is_open, "already started"
         handler = BoundedHandler()
         invalidate_after_fork(self, handler.detach)
-        try:
-            _, chroot = collect_hosts(self.connect)
-            self._started_client = KazooClient(
-                self.connect,
-                timeout=self.session_timeout_s,
-                handler=handler,
-                connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_S_MAX},
-                logger=_log,
-                **self.security.options(),
-            )
-        except (AttributeError, ValueError) as error:  # the former of what is no str
-            raise ZooKeeperError(
-                f"{self.connect!r} is no ZooKeeper connect string ({error}): give host:port[,host:port...][/chroot]"
-            ) from error
+        self._started_client, has_chroot = new_client(self.connect, self.session_timeout_s, handler, self.security)
         self._is_open = True
         is_behind = partial(finds_less, self.connect, self.security)
         self._keeper = LeaseKeeper(self._client, handler, self.lease, self.tree, is_behind)
@@ -127,7 +111,7 @@ class ZooKeeperSession:
                     f"no ZooKeeper at {self.connect} within {self._connect_timeout_ms / 1000:g} s: "
                     "start one with `metaq zookeeper`, or name another with --zk"
                 )
-            if chroot:
+            if has_chroot:
                 self.ensure("/")
         except BaseException:
             self.close()
@@ -188,13 +172,23 @@ class ZooKeeperSession:
 
     def read_readable(self, paths: Collection[str]) -> tuple[dict[str, Node], dict[str, RefusedNode]]:
         """Read many nodes, pipelined; returns those that exist, and the errors of those that access rules deny."""
-        found, refused = dict[str, Node](), dict[str, RefusedNode]()
-        for path, result in self._pipelined(paths, lambda path: self._client.get_async(path)):
+        found, refused = self._read_readable(paths, self._client.get_async)
+        # kazoo gives both the owner and the session id as signed int64.
+        nodes = {path: Node(data or b"", stat.ephemeralOwner, stat.version) for path, (data, stat) in found.items()}
+        return nodes, refused
+
+    def children_readable(self, paths: Collection[str]) -> tuple[dict[str, list[str]], dict[str, RefusedNode]]:
+        """Return the names of many nodes' children as read_readable does."""
+        return self._read_readable(paths, lambda path: self._client.get_children_async(path, None))
+
+    def _read_readable(
+        self, paths: Collection[str], send: Callable[[str], Any]
+    ) -> tuple[dict[str, Any], dict[str, RefusedNode]]:
+        found, refused = dict[str, Any](), dict[str, RefusedNode]()
+        for path, result in self._pipelined(paths, send):
             try:
                 if (read := self._wait(result, path, NoNodeError)) is not None:
-                    data, stat = read
-                    # kazoo gives both this and the session id as signed int64.
-                    found[path] = Node(data or b"", stat.ephemeralOwner, stat.version)
+                    found[path] = read
             except RefusedNode as error:
                 refused[path] = error
         return found, refused

@@ -3,14 +3,19 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
-from tests.fixtures.broker import BrokerProcess
+from meta_client.operations.group_watch import GroupWatch
+from meta_client.operations.positions import ANSWER_TIMEOUT_S
+from tests.fixtures.broker import CONFIG as BROKER
+from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.forked import run_metaq, start_metaq
 from tests.fixtures.scrape import SERVED, Scrape, health, wait_for
 from zk.embedded.chroot import Chroot
@@ -22,6 +27,15 @@ MEMBERS = "metaq_consumergroup_members"
 LAG = "metaq_consumergroup_stored_lag_"
 FRAME = 25  # bytes of a message of five
 CONFIG = ConsumerConfig(commit_period_s=0.05)
+ADMIN_ONLY = make_acl("world", "anyone", admin=True)
+
+
+@pytest.fixture
+def wide_broker(tmp_path: Path, zookeeper: Chroot) -> Iterator[BrokerProcess]:
+    """With a topic of eight partitions."""
+    config = f"{BROKER}\n[topics.wide]\npartitions = 8\n"
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=config) as process:
+        yield process
 
 
 @contextlib.contextmanager
@@ -98,6 +112,43 @@ def test_without_zookeeper_nothing_is_known(tmp_path: Path) -> None:
                 wait_for(lambda: Scrape(url).get(MEMBERS, **GROUP), lambda count: count == 0)
         finally:
             broker.kill()
+
+
+def test_a_group_that_it_may_not_read_is_unknown(tmp_path: Path, zookeeper: Chroot, broker: BrokerProcess) -> None:
+    ready = "metaq_consumergroup_exporter_ready"
+    with exporting(tmp_path / "log", zookeeper.connect) as url, Client(zookeeper.connect) as client:
+        consume_one(client, broker)
+        wait_for(lambda: Scrape(url).get(MEMBERS, **GROUP), lambda count: count == 0)
+        wait_for(lambda: Scrape(url).get(f"{LAG}bytes", **ORDERS), lambda lag: lag == 0)
+        for folder in ("ids", "offsets"):
+            path = f"/meta/consumers/billing/{folder}"
+            client.session._client.set_acls(path, [make_digest_acl("other", "secret", all=True), ADMIN_ONLY])
+            wait_for(lambda: Scrape(url).get(MEMBERS, **GROUP), lambda count: count is None)
+            assert Scrape(url).get(f"{LAG}bytes", **ORDERS) is None
+            assert Scrape(url).get(ready) == 0
+            status, said = health(url, "ready")
+            assert (status, f"ZooKeeper refused {path}" in str(said["why_not"])) == (503, True)
+            client.session._client.set_acls(path, OPEN_ACL_UNSAFE)
+            wait_for(lambda: Scrape(url).get(ready), lambda is_ready: is_ready == 1)
+        assert Scrape(url).get(MEMBERS, **GROUP) == 0
+
+
+def test_a_broker_that_hangs_takes_one_time_limit_for_all_its_partitions(
+    zookeeper: Chroot, wide_broker: BrokerProcess
+) -> None:
+    with Client(zookeeper.connect) as client:
+        client.session.write_many({f"/meta/consumers/billing/offsets/wide/0-{it}": b"0-0" for it in range(8)})
+        watch = GroupWatch(client, (), 60)
+        watch.read()
+        assert watch.ready().why_not == ()
+        wide_broker.pause()
+        began = time.monotonic()
+        watch.read()
+        assert time.monotonic() - began < 3 * ANSWER_TIMEOUT_S
+        wide_broker.resume()
+        values = {(sample.family.name, *sample.labels): sample.value for sample in watch.samples()}
+        assert values["metaq_consumergroup_partitions_unknown", "billing", "wide"] == 8
+        assert "gave no answer within 5 s" in watch.ready().why_not[0]
 
 
 def test_one_group_alone(tmp_path: Path, zookeeper: Chroot, broker: BrokerProcess) -> None:

@@ -200,7 +200,7 @@ def test_a_message_larger_than_a_request_is_asked_for_again_and_a_broken_one_is_
 def test_a_member_of_a_topic_that_can_not_be_hides_no_partition(client: Client, start_broker: StartBroker) -> None:
     start_broker(0, {"orders": 1})
     client.session.write_many({"/meta/consumers/billing/ids/billing_java": b"a/b,orders"})
-    listing = with_all_partitions(client, list_group(client.session, "billing"))
+    (listing,) = with_all_partitions(client, [list_group(client.session, "billing")])
     assert listing.members == {"billing_java": {"a/b", "orders"}}
     assert [(it.topic, it.partition) for it in listing.progress] == [("orders", A)]
 
