@@ -16,8 +16,11 @@ def serve_consumer_admin(client: Client, port: int) -> AdminServer:
 
 
 def ready(client: Client) -> Health:
-    """Return whether every consumer goes on, as far as its watchdog finds."""
+    """Return whether every consumer goes on, as far as ZooKeeper and its watchdog tell."""
     consumers = client.consumers
     if not consumers:
         return Health(("it has not begun to consume",))
+    session = client.session
+    if not session.lease.is_valid():
+        return Health((f"ZooKeeper {session.connect} does not answer: until it does, nothing is delivered",))
     return Health(tuple(finding.text for consumer in consumers for finding in consumer.findings()))

@@ -324,7 +324,8 @@ class Assignments:
     def lags(self) -> dict[TopicPartition, PartitionLag]:
         now = time.monotonic()
         with self.changed:
-            return {it.key: lag_of(it, now) for it in self._held.values() if it.is_assigned}
+            is_paused = self.is_paused
+            return {it.key: lag_of(it, now, is_paused=is_paused) for it in self._held.values() if it.is_assigned}
 
     def count(self, topic: str, more: ConsumedTotals) -> None:
         with self.changed:

@@ -196,7 +196,7 @@ class Consumer(ProcessBound):
 
     def lag_bytes(self) -> dict[TopicPartition, int | None]:
         """Return how many bytes of each owned partition were not delivered, or fetched ahead, when its broker last
-        answered; None: it did not say, as genuine brokers do not. Any thread."""
+        answered; None: it did not say, as genuine brokers do not, it is away, or ZooKeeper is. Any thread."""
         return {key: lag.bytes for key, lag in self._fetcher.assignments.lags().items()}
 
     def lags(self) -> dict[TopicPartition, PartitionLag]:

@@ -6,9 +6,9 @@ from meta_client.consumer.fetched_partition import FetchedPartition, PartitionSt
 
 
 class PartitionLag(NamedTuple):
-    """Lag of one partition, as its broker last told; None: it did not, as genuine brokers do not, or the offset is
-    beyond the end. *seconds*: time since this consumer had everything, from its assignment on; it grows while nothing
-    can be fetched."""
+    """Lag of one partition, as its broker last told; None: it did not, as genuine brokers do not, it is away, nobody
+    asks it while ZooKeeper is away, or the offset is beyond the end. *seconds*: time since this consumer had
+    everything, from its assignment on; it grows while nothing can be fetched."""
 
     bytes: int | None
     seconds: float | None
@@ -25,8 +25,8 @@ class ConsumedTotals(NamedTuple):
     skipped_bytes: int = 0
 
 
-def lag_of(request: FetchedPartition, now: float) -> PartitionLag:
-    """Return the lag at *now*, by the monotonic clock."""
+def lag_of(request: FetchedPartition, now: float, *, is_paused: bool) -> PartitionLag:
+    """Return the lag at *now*, by the monotonic clock. *is_paused*: nobody asks the broker for now."""
     if request.log_end is None:
         return PartitionLag(None, None)
     behind = request.log_end - request.offset
@@ -34,6 +34,6 @@ def lag_of(request: FetchedPartition, now: float) -> PartitionLag:
     has_everything = request.is_at_end and not request.has_error and request.state is PartitionState.WAITING
     seconds = 0.0 if has_everything else max(now - request.caught_up_at, 0.0)
     messages = request.backlog.lag(request.offset)  # which has them counted
-    if behind < 0:
-        return PartitionLag(None, seconds)  # messages were lost: those at the end are other ones
+    if behind < 0 or request.has_error or is_paused:  # the first: messages were lost, those at the end are other ones
+        return PartitionLag(None, seconds)
     return PartitionLag(behind, seconds, messages if behind else 0)

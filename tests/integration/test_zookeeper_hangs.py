@@ -11,10 +11,12 @@ import click
 import pytest
 
 from meta_client.cli import group_reading
+from meta_client.cli.consumer_admin import ready
 from meta_client.cli.group_reading import GroupReading
 from meta_client.client import Client
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.position import EARLIEST
+from meta_client.metrics import LAG_BYTES, LAG_MESSAGES, samples
 from meta_client.operations.waiting import Waiting
 from tests.fixtures.broker import running_broker
 from tests.integration.conftest import Inbox, wait_until
@@ -68,6 +70,26 @@ def test_no_member_is_caught_up(zookeeper_of_its_own: Hanging, client: Client) -
         assert len(consumer.owned()) == 4
 
 
+def test_no_member_that_delivers_nothing_is_ready_or_tells_a_lag(zookeeper_of_its_own: Hanging, client: Client) -> None:
+    def lag() -> list[object]:
+        return [sample.value for sample in samples(client.consumers) if sample.family in (LAG_BYTES, LAG_MESSAGES)]
+
+    with client.consumer("audit") as consumer:
+        consumer.subscribe("orders", inbox := Inbox())
+        consumer.start()
+        client.producer().send("orders", b"1", partition="0-0")
+        wait_until(lambda: len(inbox.messages) == 1 and consumer.is_caught_up())
+        assert (lag(), ready(client).why_not) == ([0, 0], ())
+        zookeeper_of_its_own.hang()
+        wait_until(lambda: not client.session.lease.is_valid())
+        client.producer().send("orders", b"2", partition="0-0")
+        assert f"ZooKeeper {zookeeper_of_its_own.connect} does not answer" in ready(client).why_not[0]
+        assert (lag(), len(inbox.messages)) == ([None, None], 1)
+        zookeeper_of_its_own.go_on()
+        wait_until(lambda: len(inbox.messages) == 2 and lag() == [0, 0])
+        assert ready(client).why_not == ()
+
+
 def test_a_consumer_of_given_partitions_needs_no_zookeeper(zookeeper_of_its_own: Hanging, client: Client) -> None:
     with client.consumer(None) as consumer:
         consumer.subscribe("orders", Inbox())
@@ -107,5 +129,5 @@ def test_reading_as_a_member_tells_that_nothing_was_stored(zookeeper_of_its_own:
     client.producer().send("orders", b"1", partition="0-0")
     waiting = Waiting("orders", zookeeper_of_its_own.connect, "audit")
     reading = GroupReading(client, "orders", "audit", EARLIEST, lambda message: zookeeper_of_its_own.hang(), 1, waiting)
-    with pytest.raises(click.ClickException, match="not known to be stored: .* orders/0-0; the log says why"):
+    with pytest.raises(click.ClickException, match=r"not known to be stored: .* orders/0-0; the log says why"):
         reading.run(follow=False)
