@@ -13,7 +13,7 @@ from meta_client.cli.options import connected, direct_option
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.client import Client
 from meta_client.consumer.routing import plan_routes
-from meta_client.errors import NothingToRead
+from meta_client.errors import ConnectionLost, NothingToRead, ReplyTimeout
 from meta_client.metadata.topology import no_master
 from meta_client.operations.option_types import MOMENT
 from meta_client.operations.placement import away_brokers, brokers_of, partitions_of
@@ -23,7 +23,7 @@ from meta_client.protocol.errors import MetaError, one_line
 from meta_client.protocol.integers import INT64_MAX, INT64_MIN
 
 NOT_FOUND: Final = 1  # exit status
-INCOMPLETE: Final = 2  # exit status: nothing found, and some partitions could not be searched
+INCOMPLETE: Final = 2  # exit status: some partitions could not be searched, and may hold more
 SHOWN_BYTES: Final = 40  # of a payload, in a table
 
 
@@ -60,7 +60,7 @@ def find(
     --index attribute`) it looks there. Messages of a transaction are found once it is committed; with --since they
     count as `metaq offsets --at` says. With --json the whole payload is shown, a message a line, as soon as found.
 
-    Exit status: 0 found, 1 there is no such message, 2 a partition could not be searched, and nothing was found.
+    Exit status: 0 found, 1 there is no such message, 2 a partition could not be searched, and may hold one more.
 
     \b
       metaq find orders --key 536365
@@ -88,25 +88,32 @@ def find(
         print_rows(rows, as_json=False)
     for error in failures:
         tell(f"warning: {one_line(error)}")
+    if failures and count < (limit if message_id is None else 1):
+        sys.exit(INCOMPLETE)
     if not count:
-        if not failures:
-            click.echo("no such message", err=True)
-        sys.exit(INCOMPLETE if failures else NOT_FOUND)
+        click.echo("no such message", err=True)
+        sys.exit(NOT_FOUND)
 
 
 def _search(client: Client, topic: str, wanted: Wanted, limit: int, failures: list[MetaError]) -> Iterator[Hit]:
-    """Yield each partition's matches, *limit* messages at most. Failed partitions are added to *failures*."""
+    """Yield each partition's matches, *limit* messages at most. Failed partitions are added to *failures*, the others
+    of a broker that did not answer without being asked."""
     partitions = partitions_of(client, topic)
     if not partitions:
         raise NothingToRead(f"find in {topic}: no broker offers this topic: see `metaq topics`")
     routes = plan_routes(brokers_of(client))
+    silent: set[int] = set()
     for partition in sorted(partitions):
+        if partition.broker_id in silent:
+            continue
         try:
             for hit in search_partition(client, topic, partition, routes.get(partition.broker_id), wanted, limit):
                 yield hit
                 limit -= 1
         except MetaError as error:
             failures.append(error)
+            if isinstance(error, ConnectionLost | ReplyTimeout):
+                silent.add(partition.broker_id)
         if not limit:
             return
     failures += map(no_master, away_brokers(client))

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from meta_client.cli.find import _search
 from meta_client.cli.options import connected
 from meta_client.client import Client
-from meta_client.errors import NotSupported
-from meta_client.operations import progress
+from meta_client.errors import NotSupported, ReplyTimeout
+from meta_client.operations import progress, searching
 from meta_client.operations.searching import Wanted, search_partition
+from meta_client.protocol.errors import MetaError
 from meta_client.protocol.version import Capabilities
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq
@@ -101,6 +103,20 @@ def test_what_could_not_be_searched_is_no_proof_of_absence(zookeeper: Chroot, br
         client.producer().send("meta-test", b"x", "a")
     run_metaq("topics", "close", "meta-test", "0", "--broker", broker.url, "--zk", zookeeper.connect).check_returncode()
     assert "has been closed" in metaq(zookeeper, "meta-test", "--key", "a", status=2).stderr
+
+
+def test_a_broker_that_hangs_is_asked_once(
+    zookeeper: Chroot, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[MetaError] = []
+    with connected(zookeeper.connect) as client:
+        client.producer().send("orders", b"x", "a")
+        client.connections.get(BrokerUrl.parse(broker.url), 5)
+        monkeypatch.setattr(searching, "ANSWER_TIMEOUT_S", 0.5)
+        broker.pause()
+        assert list(_search(client, "orders", Wanted(key="a"), 9, failures)) == []
+        broker.resume()
+    assert [type(error) for error in failures] == [ReplyTimeout]
 
 
 def test_a_key_without_a_utf_8_form_is_wrong_and_not_missing(zookeeper: Chroot, broker: BrokerProcess) -> None:
