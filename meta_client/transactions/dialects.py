@@ -56,7 +56,7 @@ class Statements:
     delete: str  # gtrids from `listed`
     delete_kept: str  # the same, except rows with a hazard
     mark: str  # hazard, gtrid
-    generation: str
+    generation: str  # the table's id, and its generation
     advance: str  # the generation to come, the present one
     anchor: str
     make_durable: Sequence[str]  # afterwards, everything read before is on disk
@@ -137,8 +137,8 @@ class Dialect:
             delete=delete,
             delete_kept=f"{delete} AND hazard IS NULL",
             mark=f"UPDATE {table} SET hazard = {mark} WHERE gtrid = {mark}",
-            generation=f"SELECT generation FROM {identity}\n"
-            f"WHERE EXISTS (SELECT 1 FROM {table} WHERE gtrid = '{ANCHOR}')",
+            generation=f"SELECT table_id, CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE gtrid = '{ANCHOR}')\n"
+            f"THEN generation ELSE 0 END FROM {identity}",
             advance=f"UPDATE {identity} SET generation = {mark} WHERE generation = {mark}",
             anchor=f"{insert_rollback} ('{ANCHOR}', 'rollback', ''){self.otherwise}",
             make_durable=[text.format(**words) for text in self.make_durable],

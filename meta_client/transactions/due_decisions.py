@@ -10,6 +10,7 @@ from typing import Final
 
 from meta_client.coordinator.errors import Unreachable
 from meta_client.transactions.brokers import Brokers
+from meta_client.transactions.errors import OtherTable
 from meta_client.transactions.generation import Generations
 from meta_client.transactions.resolver_state import Counts, ResolverState
 from meta_client.transactions.table import DecisionTable, RowDecision
@@ -31,12 +32,18 @@ class DueDecisions:
         self._state = state
 
     def presumes(self, table: DecisionTable) -> bool:
-        """Return True if a missing row proves that nothing was decided."""
+        """Return True if a missing row proves that nothing was decided. Raises OtherTable."""
         self.is_sound = True
-        if self._generations is None:
-            return True
+        return self._is_newest(table)
+
+    def _is_newest(self, table: DecisionTable) -> bool:
         try:
-            self._generations.check(table)
+            if self._generations is None:
+                table.generation()
+            else:
+                self._generations.check(table)
+        except OtherTable:
+            raise
         except Unreachable as error:
             self._state.count(Counts(errors=1))
             self._state.log_problem(_GENERATION, str(error))
@@ -48,10 +55,11 @@ class DueDecisions:
         self, table: DecisionTable, due: Mapping[str, Sequence[int]], *, presumes: bool
     ) -> Iterator[tuple[str, RowDecision]]:
         """Yield what *table* decides about transactions whose branches are prepared at these brokers. Without
-        *presumes*, and of a restored branch, leave alone what has no row."""
+        *presumes*, and of a restored branch, leave alone what has no row. Raises OtherTable."""
         failed = set[str]()
         found = self._asked(table.decided_all, list(due), failed)
-        if presumes and (left := due.keys() - found.keys() - failed):
+        left = due.keys() - found.keys() - failed
+        if presumes and left and self._is_newest(table):  # brokers may have been asked for seconds since
             undecided = {gtrid: due[gtrid] for gtrid in due if gtrid in left}
             found |= self._asked(table.resolve_all, self._may_be_decided(undecided), failed)
         for gtrid in due:

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from meta_client.coordinator.errors import CannotEnlist, Unreachable
 from meta_client.protocol.errors import one_line
 from meta_client.transactions.dialects import Statements
-from meta_client.transactions.errors import NoDecisionTable, RowGone, RowLocked
+from meta_client.transactions.errors import INIT, NoDecisionTable, OtherTable, RowGone, RowLocked
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import (
     DATABASE,
@@ -116,7 +116,13 @@ class SqlTable:
         self._change(self._statements.mark, (hazard, gtrid))
 
     def generation(self) -> int:
-        ((generation,),) = self._rows_of(self._statements.generation, ()) or [(0,)]
+        found = self._rows_of(self._statements.generation, ())
+        if not found:
+            known = self._identity.name.table_id
+            raise Unreachable(DATABASE, f"{IDENTITY} is empty: put its row back, of table_id {known}, or run `{INIT}`")
+        ((table_id, generation),) = found
+        if table_id != self._identity.name.table_id:
+            raise OtherTable(str(table_id))
         return int(generation)
 
     def advance(self, generation: int, to: int) -> bool:

@@ -121,7 +121,8 @@ class DecisionTable(Protocol):
         """Keep the row, with the reason."""
 
     def generation(self) -> int:
-        """Return the table's generation (generation.py); 0 if its rows were lost."""
+        """Return the table's generation (generation.py); 0 if its rows were lost. Raises OtherTable for one that was
+        made in its place."""
 
     def advance(self, generation: int, to: int) -> bool:
         """Raise the generation to *to*, durably, if it is *generation*; return True if it was."""
