@@ -23,7 +23,7 @@ from meta_client.transactions.deciding import AUTOCOMMIT, ENDED, FAILED, UNDONE,
 from meta_client.transactions.dialects import Dialect
 from meta_client.transactions.errors import OutOfStep
 from meta_client.transactions.statements import SqlTable, made_by, reaching
-from meta_client.transactions.table import TABLE, Opener, TableIdentity
+from meta_client.transactions.table import IDENTITY, Opener, TableIdentity
 
 _SAVEPOINT: Final = "metaq_block"
 
@@ -36,7 +36,7 @@ class Known:
     """Facts read once per connection."""
 
     identity: TableIdentity
-    table: str  # quoted, with its schema: the search path may change
+    prefix: str  # of its name, a quoted schema with a point: the search path may change; for statements with values
     schema: str
 
 
@@ -70,7 +70,7 @@ class Kind(Protocol):
     def brokers(self) -> str:
         """Value of the row's brokers, from %s."""
 
-    def holds(self, ask: Ask, table: str, gtrid: str) -> bool:
+    def holds(self, ask: Ask, prefix: str, gtrid: str) -> bool:
         """Return whether the row of *gtrid* is there. Its transaction has not ended."""
 
     def says(self, code: object) -> Says | None:
@@ -191,8 +191,12 @@ class DbapiSession(DecidingSession):
     def _look(self) -> str | None:
         self._do(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         assert self._gtrid is not None
-        table = self._known.table.replace("%%", "%")
-        return None if self._driver.kind.holds(self._ask_in_step, table, self._gtrid) else UNDONE
+        return None if self._driver.kind.holds(self._ask_in_step, self._prefix, self._gtrid) else UNDONE
+
+    @property
+    def _prefix(self) -> str:
+        """Return the prefix for a statement without values."""
+        return self._known.prefix.replace("%%", "%")
 
     def _explained(self, work: Callable[[], str | None]) -> str | None:
         """Return what *work* says of the transaction, or the reason why it failed."""
@@ -211,8 +215,18 @@ class DbapiSession(DecidingSession):
 
     def _insert(self, gtrid: str, brokers: str) -> int:
         known, mark, kind = self._known, self._driver.mark, self._driver.kind
-        statement = kind.dialect.insert_decision(known.table, mark, mark, kind.brokers, began=mark)
+        table_id = known.identity.name.table_id
+        statement = kind.dialect.insert_decision(known.prefix, table_id, mark, mark, kind.brokers, began=mark)
         return self._do(statement, (gtrid, *self._state.began, known.identity.age_s_max, brokers))
+
+    def _is_made_again(self) -> bool:
+        if self._driver.kind.dialect.inserts_by_id:
+            return False
+        found = self._driver.query(self._connection, f"SELECT table_id FROM {self._prefix}{IDENTITY}")  # noqa: S608
+        return [str(row[0]) for row in found] != [self._known.identity.name.table_id]
+
+    def _forget(self) -> None:
+        _remembered.clear()
 
     def commit(self) -> None:
         self._check_row()
@@ -268,7 +282,7 @@ def open_over(driver: Driver, connect: Connect) -> SqlTable:
             known = driver.kind.look_up(ask)
             if looking:
                 cursor.execute("COMMIT")
-    statements = driver.kind.dialect.statements(known.table.removesuffix(TABLE), driver.mark)
+    statements = driver.kind.dialect.statements(known.prefix, driver.mark)
 
     def is_lock(error: Exception) -> bool:
         return driver.kind.says(driver.code(error)) is Says.AGAIN

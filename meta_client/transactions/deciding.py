@@ -37,6 +37,7 @@ class Says(Enum):
     READ_ONLY = auto()
     NOT_THE_TRANSACTION = auto()  # no transaction, or one without the mark
     FAILED_BEFORE = auto()  # an earlier statement failed
+    MADE_AGAIN = auto()  # another table is in the place of the one that the branches name
 
 
 class RowLost(Exception):
@@ -66,6 +67,13 @@ class DecidingSession(Session):
     @abstractmethod
     def _insert(self, gtrid: str, brokers: str) -> int:
         """Insert the row; return the number of rows stored."""
+
+    def _is_made_again(self) -> bool:
+        """Return whether another table holds the row. Called where its INSERT does not tell."""
+        return False
+
+    def _forget(self) -> None:
+        """Forget what was read of tables: the next block of each connection looks again."""
 
     @abstractmethod
     def _says(self, error: Exception) -> Says | None:
@@ -107,15 +115,19 @@ class DecidingSession(Session):
 
     def decide(self, gtrid: str, brokers: Collection[int]) -> None:
         try:
-            if self._insert(gtrid, brokers_text(brokers)) == 1:
+            if self._insert(gtrid, brokers_text(brokers)) != 1:
+                why = _KEPT_OUT
+            elif self._is_made_again():
+                why = _MADE_AGAIN
+            else:
                 self._gtrid = gtrid
                 return
-            why = f"a trigger keeps its row out of {TABLE}: drop that, because resolvers would roll its messages back"
             cause = None
         except self.failures as error:
             if (says := self._says(error)) is Says.AGAIN:
                 raise
             why, cause = reason(says, error, self._identity), error
+        self._forget()  # tables may have been made again, or moved to another schema
         raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, why) from cause
 
     def _check_row(self) -> None:
@@ -141,6 +153,8 @@ class DecidingSession(Session):
             self._abandon()
 
 
+_KEPT_OUT: Final = f"a trigger keeps its row out of {TABLE}: drop that, because resolvers would roll its messages back"
+_MADE_AGAIN: Final = "its decision tables were made again since the connection was first used: do it again"
 _REASONS: Final[Mapping[Says | None, str]] = {
     Says.DUPLICATE: "a resolver has rolled it back meanwhile, so long did it take from PREPARE to COMMIT: do it again",
     Says.IS_NULL: "its database transaction is older than {age_s} s, and must not decide any more",
@@ -148,6 +162,7 @@ _REASONS: Final[Mapping[Says | None, str]] = {
     Says.READ_ONLY: "its transaction is READ ONLY, and the decision is a row of it: begin it READ WRITE",
     Says.NOT_THE_TRANSACTION: ENDED,
     Says.FAILED_BEFORE: FAILED,
+    Says.MADE_AGAIN: _MADE_AGAIN,
 }
 
 

@@ -84,6 +84,7 @@ class Dialect:
     storage: str = ""  # suffix of CREATE TABLE
     identity_storage: str = ""
     commit: str = "'commit'"  # the row's outcome, or NULL
+    inserts_by_id: bool = True  # the INSERT of a decision reads the table's id; InnoDB would lock that until COMMIT
     make_durable: Sequence[str] = ()
     opening: str = ""
     looking: str = ""  # the same for the look at the table, which may be a replica's
@@ -96,18 +97,17 @@ class Dialect:
         """Return the SQL that `init` executes after `ddl`."""
         return _CHANGES[change].format(**self._words(), home=home)
 
-    def insert_decision(self, table: str, gtrid: str, age_s: str, brokers: str, began: str = "") -> str:
-        """Return the INSERT of a commit row, from values or markers in this order, except that *began* precedes
-        *age_s*.
+    def insert_decision(self, prefix: str, table_id: str, gtrid: str, age_s: str, brokers: str, began: str = "") -> str:
+        """Return the INSERT of a commit row in the table of that id, from values or markers in this order, except that
+        *began* precedes *age_s*. *prefix*: as of `statements`.
 
         The outcome is NULL, which its column rejects, if the transaction is so old that its rollback row may have been
-        deleted.
+        deleted; and a text that its column rejects if the table was made again, unless the caller is to look.
         """
-        is_young = self.is_young.format(age_s=age_s, began=began)
-        return (
-            f"INSERT INTO {table} (gtrid, outcome, brokers)\n"
-            f"VALUES ({gtrid}, CASE WHEN {is_young} THEN {self.commit} END, {brokers})"
-        )
+        outcome = f"CASE WHEN {self.is_young.format(age_s=age_s, began=began)} THEN {self.commit} END"
+        if self.inserts_by_id:
+            outcome = f"CASE (SELECT table_id FROM {prefix}{IDENTITY}) WHEN '{table_id}' THEN {outcome} ELSE 'none' END"
+        return f"INSERT INTO {prefix}{TABLE} (gtrid, outcome, brokers)\nVALUES ({gtrid}, {outcome}, {brokers})"
 
     def statements(self, prefix: str, mark: str) -> Statements:
         """Return the statements for both tables with parameter marker *mark*. *prefix*: the schema, quoted, with its
@@ -237,6 +237,7 @@ MYSQL: Final = Dialect(
     otherwise="",
     storage=_INNODB,
     identity_storage=_INNODB,
+    inserts_by_id=False,
     # STRAIGHT_JOIN forces access by key, which IN and FORCE INDEX do not: a table scan would wait for the lock of
     # every row in flight.
     delete=f"DELETE one FROM {_NAMED} STRAIGHT_JOIN {{table}} AS one ON one.gtrid = named.name "

@@ -45,6 +45,7 @@ _SAYS: Final[Mapping[object, Says]] = {
     ER.TABLEACCESS_DENIED_ERROR: Says.NO_RIGHT,
     ER.COLUMNACCESS_DENIED_ERROR: Says.NO_RIGHT,
     1792: Says.READ_ONLY,
+    ER.TABLE_DEF_CHANGED: Says.MADE_AGAIN,  # the transaction's snapshot is older than the table
     _SP_DOES_NOT_EXIST: Says.NOT_THE_TRANSACTION,
     **dict.fromkeys(_NO_ANSWER, Says.NO_ANSWER),
 }
@@ -132,10 +133,10 @@ class _Kind:
         if home != (here := f"{server.get('server_uuid') or server['server_id']}/{database}"):
             raise CopiedTable(database, home, here)
         identity = identity_of(database, table_id, keep_s)
-        return Known(identity, f"{_quoted(database)}.{TABLE}".replace("%", "%%"), database)
+        return Known(identity, f"{_quoted(database)}.".replace("%", "%%"), database)
 
-    def holds(self, ask: Ask, table: str, gtrid: str) -> bool:
-        return bool(ask(f"SELECT count(*) FROM {table} WHERE gtrid = '{gtrid}' AND outcome = 'commit'")[0][0])
+    def holds(self, ask: Ask, prefix: str, gtrid: str) -> bool:
+        return bool(ask(f"SELECT count(*) FROM {prefix}{TABLE} WHERE gtrid = '{gtrid}' AND outcome = 'commit'")[0][0])
 
     def says(self, code: object) -> Says | None:
         return _SAYS.get(code)

@@ -38,7 +38,7 @@ from meta_client.transactions.postgres_table import (
     says_of,
 )
 from meta_client.transactions.statements import SqlTable, made_by, reaching
-from meta_client.transactions.table import TABLE, Opener, TableIdentity
+from meta_client.transactions.table import Opener, TableIdentity
 
 _Connection = psycopg.Connection[Any]
 
@@ -99,6 +99,7 @@ class PostgresSession(DecidingSession):
         self._connect = connect
         self._is_managed = is_managed
         self._block: ThreadBlock | None = None  # set if we began the database transaction
+        self._facts: _Known
 
     def driver_connection(self) -> object:
         return self._given
@@ -124,7 +125,10 @@ class PostgresSession(DecidingSession):
             connection.execute(MARK)  # begins a framework's transaction, like any first statement
         if connection.info.transaction_status is TransactionStatus.IDLE:
             raise CannotEnlist(AUTOCOMMIT)
-        return self._know().identity
+        if (known := _known.get(self._given)) is None:
+            known = _known[self._given] = _look_up(connection)
+        self._facts = known
+        return known.identity
 
     def _new_block(self) -> ThreadBlock:
         return ThreadBlock(self._connection)
@@ -143,7 +147,7 @@ class PostgresSession(DecidingSession):
         return None if mark in (RECORDED, RECORDED.encode()) else UNDONE
 
     def _insert(self, gtrid: str, brokers: str) -> int:
-        known = self._know()
+        known = self._facts
         with plain_cursor(self._connection) as cursor:
             cursor.execute(known.insert_decision, (gtrid, known.identity.age_s_max, brokers))
             return cursor.rowcount
@@ -197,13 +201,11 @@ class PostgresSession(DecidingSession):
     def opener(self) -> Opener:
         if self._connect is not None:
             return functools.partial(open_over, self._connect)
-        known = self._know()
+        known = self._facts
         return functools.partial(open_table, known.dsn, known.password or None, schema=known.schema)
 
-    def _know(self) -> _Known:
-        if (known := _known.get(self._given)) is None:
-            known = _known[self._given] = _look_up(self._connection)
-        return known
+    def _forget(self) -> None:
+        _known.clear()
 
 
 def open_table(dsn: str, password: str | None = None, *, schema: str | None = None) -> SqlTable:
@@ -261,5 +263,6 @@ def _look_up(connection: _Connection, schema: str | None = None) -> _Known:
 
     with plain_cursor(connection) as cursor:
         identity, schema = look_up(ask, schema)
-    insert_decision = POSTGRES.insert_decision(quoted(schema, TABLE).replace("%", "%%"), "%s", "%s", MARKED)
+    prefix, table_id = f"{quoted(schema)}.".replace("%", "%%"), identity.name.table_id
+    insert_decision = POSTGRES.insert_decision(prefix, table_id, "%s", "%s", MARKED)
     return _Known(identity, schema, insert_decision.encode(encoding), info.dsn, info.password)

@@ -19,7 +19,6 @@ from meta_client.transactions.postgres_table import (
     quoted,
     says,
 )
-from meta_client.transactions.table import TABLE
 
 CONNECT_TIMEOUT_S: Final = 5
 
@@ -37,13 +36,13 @@ class _Kind:
         ask("SELECT 1")
         return DriverState()
 
-    def holds(self, ask: Ask, table: str, gtrid: str) -> bool:
-        del table, gtrid
+    def holds(self, ask: Ask, prefix: str, gtrid: str) -> bool:
+        del prefix, gtrid
         return bool(ask(READ_MARK)[0][0] == RECORDED)
 
     def look_up(self, ask: Ask) -> Known:
         identity, schema = look_up(ask)
-        return Known(identity, f"{quoted(schema)}.{TABLE}".replace("%", "%%"), schema)
+        return Known(identity, f"{quoted(schema)}.".replace("%", "%%"), schema)
 
 
 def driver_of(connection: Any) -> Driver | None:

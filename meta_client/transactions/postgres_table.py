@@ -64,6 +64,7 @@ _SAYS: Final = {
     "40P01": Says.AGAIN,  # deadlock
     "23505": Says.DUPLICATE,
     "23502": Says.IS_NULL,
+    "23514": Says.MADE_AGAIN,
     "42501": Says.NO_RIGHT,
     "25006": Says.READ_ONLY,
     "25P01": Says.NOT_THE_TRANSACTION,

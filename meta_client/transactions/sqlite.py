@@ -35,10 +35,10 @@ _SAYS: Final[Mapping[int | None, Says]] = {
     sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: Says.DUPLICATE,
     sqlite3.SQLITE_CONSTRAINT_UNIQUE: Says.DUPLICATE,
     sqlite3.SQLITE_CONSTRAINT_NOTNULL: Says.IS_NULL,
+    sqlite3.SQLITE_CONSTRAINT_CHECK: Says.MADE_AGAIN,
 }
 _MAIN: Final = f"main.{TABLE}"  # not a temporary table of that name, nor one in an attached file
 _IS_RECORDED: Final = f"SELECT 1 FROM {_MAIN} WHERE gtrid = ?"
-_INSERT_DECISION: Final = SQLITE.insert_decision(_MAIN, "?", "?", "?", began="?")
 
 
 class SqliteSession(DecidingSession):
@@ -98,7 +98,8 @@ class SqliteSession(DecidingSession):
 
     def _insert(self, gtrid: str, brokers: str) -> int:
         values = gtrid, self._began_s, self._identity.age_s_max, brokers
-        stored = self._connection.execute(_INSERT_DECISION, values).rowcount
+        statement = SQLITE.insert_decision("main.", self._identity.name.table_id, "?", "?", "?", began="?")
+        stored = self._connection.execute(statement, values).rowcount
         self._deletes_from = _deletes_from(self._connection)
         return stored
 

@@ -36,7 +36,7 @@ from meta_client.transactions.postgres_table import (
     says_of,
 )
 from meta_client.transactions.statements import SqlTable, made_by, reaching
-from meta_client.transactions.table import TABLE, Opener, TableIdentity
+from meta_client.transactions.table import Opener, TableIdentity
 
 _Connect = Callable[[], Any]  # makes another connection, inside `run`
 
@@ -57,6 +57,7 @@ class AsyncpgSession(DecidingSession):
         self._connect = connect
         self._driver: Any = getattr(given, "_con", given)  # no public name for a pool's connection
         self._waited: Any = AsyncpgConnection(given)
+        self._facts: tuple[TableIdentity, str]
         self._block: Any = None  # the transaction, unless a statement of the caller began it
 
     def driver_connection(self) -> object:
@@ -74,7 +75,10 @@ class AsyncpgSession(DecidingSession):
             self._has_begun = True
             self._start()
         self._change(MARK)
-        return self._know()[0]
+        if (known := _known.get(self._driver)) is None:
+            known = _known[self._driver] = look_up(self._rows)
+        self._facts = known
+        return known[0]
 
     def _start(self) -> None:
         self._block = self._given.transaction()
@@ -86,8 +90,8 @@ class AsyncpgSession(DecidingSession):
         return None if self._driver.is_in_transaction() else ENDED
 
     def _insert(self, gtrid: str, brokers: str) -> int:
-        identity, schema = self._know()
-        statement = POSTGRES.insert_decision(quoted(schema, TABLE), "%s", "%s", MARKED)
+        identity, schema = self._facts
+        statement = POSTGRES.insert_decision(f"{quoted(schema)}.", identity.name.table_id, "%s", "%s", MARKED)
         return self._change(statement, (gtrid, identity.age_s_max, brokers))
 
     def lost(self) -> str | None:
@@ -145,12 +149,10 @@ class AsyncpgSession(DecidingSession):
     def opener(self) -> Opener:
         if self._connect is not None:
             return for_threads_too(functools.partial(_open_over, self._connect))
-        return for_threads_too(functools.partial(_open_over, _reconnect(self._driver), self._know()[1]))
+        return for_threads_too(functools.partial(_open_over, _reconnect(self._driver), self._facts[1]))
 
-    def _know(self) -> tuple[TableIdentity, str]:
-        if (known := _known.get(self._driver)) is None:
-            known = _known[self._driver] = look_up(self._rows)
-        return known
+    def _forget(self) -> None:
+        _known.clear()
 
     def _change(self, query: str, parameters: Sequence[object] = ()) -> int:
         """Execute a statement; return the count of changed rows."""
@@ -182,7 +184,7 @@ class AdaptedSession(AsyncpgSession):
         try:
             self._change("SELECT")  # raises in a failed transaction, where SQLAlchemy's COMMIT would not
         except self.failures as error:
-            return reason(self._says(error), error, self._know()[0])
+            return reason(self._says(error), error, self._facts[0])
         return None
 
     def _start(self) -> None:

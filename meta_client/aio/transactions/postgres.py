@@ -30,7 +30,7 @@ class AsyncPostgresSession(PostgresSession):
     def opener(self) -> Opener:
         connect, schema = self._connect_again, None
         if connect is None:
-            known = self._know()
+            known = self._facts
             password, schema = known.password or None, known.schema
             again = functools.partial(AsyncConnection.connect, bounded(known.dsn), password=password, **HOW)
             connect = functools.partial(connected, again)

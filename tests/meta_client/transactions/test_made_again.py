@@ -1,11 +1,20 @@
 """Both decision tables are dropped and made again under a service that runs: its connections and its resolver know the
 old ones."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
+from typing import Any
 
+import pg8000.dbapi
+import psycopg
 import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
+from meta_client import aio
+from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import Unreachable
 from meta_client.producer.xa_verbs import Listing, XaVerbs
 from meta_client.transactions.brokers import Brokers
@@ -16,7 +25,10 @@ from meta_client.transactions.resolver import Resolver
 from meta_client.transactions.table import KEEP_S, TableIdentity
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import start_module
-from tests.meta_client.transactions.conftest import Deciding, World, running_world
+from tests.fixtures.postgres import connect_plain
+from tests.meta_client.aio.transactions.ways import opened
+from tests.meta_client.transactions.conftest import Deciding, World, do, make, running_world
+from tests.meta_client.transactions.crashing import connect
 from tests.meta_client.transactions.test_crashes import CRASHING, DRIVERS
 
 AGAIN = {
@@ -32,9 +44,108 @@ def make_again(deciding: Deciding, how: str) -> TableIdentity:
     return deciding.identity
 
 
+PLAIN = ["psycopg", "psycopg2", "pg8000.dbapi", "sqlite3", "pymysql", "psycopg+sqlalchemy", "pymysql+sqlalchemy"]
+
+
 @pytest.fixture(params=AGAIN)
 def how(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+class Service:
+    """A service with one connection, which it keeps."""
+
+    def __init__(self, driver: str, world: World) -> None:
+        place = world.deciding.url.removeprefix("sqlite:///")
+        self.world = world
+        is_pg8000 = driver == "pg8000.dbapi"
+        another = partial(connect_plain, pg8000.dbapi, place) if is_pg8000 else partial(connect, driver, place)
+        self.connection = another()
+        self._how: dict[str, Any] = {"connect": another} if is_pg8000 else {}
+
+    def work(self, number: int, during: Callable[[], object] = lambda: None) -> None:
+        insert = f"INSERT INTO numbers VALUES ({number})"
+        with self.world.client.transaction(self.connection, **self._how) as transaction:
+            during()
+            if isinstance(self.connection, Session):
+                self.connection.execute(text(insert))
+            else:
+                do(self.connection, insert)
+            transaction.send("orders", b"%d" % number)
+
+
+@pytest.mark.parametrize("driver", PLAIN)
+def test_a_block_on_a_connection_from_before(
+    request: pytest.FixtureRequest, broker_pool: BrokerPool, driver: str, how: str
+) -> None:
+    """A row in the new table, of a transaction that names the old one, would be no resolver's after a crash."""
+    deciding = make(DRIVERS.get(driver.partition("+")[0], "postgres"), request)
+    with running_world(deciding, broker_pool) as world:
+        service, again = Service(driver, world), partial(make_again, deciding, how)
+        with closing(service.connection):
+            service.work(1)
+            again()
+            if driver == "sqlite3":  # which looks at each block
+                service.work(2)
+            else:
+                with pytest.raises(PrepareFailed, match="decision tables were made again"):
+                    service.work(2)
+            service.work(3)
+            with pytest.raises(PrepareFailed, match="decision tables were made again"):
+                service.work(4, again)
+            service.work(5)
+        world.wait_quiet()
+        world.check([1, 2, 3, 5] if driver == "sqlite3" else [1, 3, 5])
+
+
+@pytest.mark.parametrize("way", ["psycopg", "asyncpg", "asyncpg session"])
+def test_a_block_of_a_task(world: World, way: str, how: str) -> None:
+    async def main() -> None:
+        async with opened(way, world.deciding.url) as one, aio.Client(world.zookeeper) as client:
+
+            async def work(number: int) -> None:
+                async with client.transaction(one.connection) as transaction:
+                    await one.execute(f"INSERT INTO numbers VALUES ({number})")
+                    await transaction.send("orders", b"%d" % number)
+
+            await work(1)
+            make_again(world.deciding, how)
+            with pytest.raises(PrepareFailed, match="decision tables were made again"):
+                await work(2)
+            await work(3)
+
+    asyncio.run(main())
+    world.wait_quiet()
+    world.check([1, 3])
+
+
+def test_a_snapshot_from_before_in_mariadb(maria_world: World) -> None:
+    service = Service("pymysql", maria_world)
+
+    def read_and_make_again() -> None:
+        do(service.connection, "SELECT n FROM numbers")
+        make_again(maria_world.deciding, "dropped")
+
+    with closing(service.connection):
+        service.work(1)
+        with pytest.raises(PrepareFailed, match="decision tables were made again"):
+            service.work(2, read_and_make_again)
+        service.work(3)
+    maria_world.wait_quiet()
+    maria_world.check([1, 3])
+
+
+def test_a_table_that_has_moved_to_another_schema(world: World) -> None:
+    """Connections that know its place find it again."""
+    world.deciding.execute("CREATE SCHEMA other")
+    with closing(psycopg.connect(world.deciding.url, options="-csearch_path=public,other")) as connection:
+        world.work(1, connection=connection)
+        for table in ("metaq_decision", "metaq_decision_table"):
+            world.deciding.execute(f"ALTER TABLE {table} SET SCHEMA other")
+        with pytest.raises(PrepareFailed, match="does not exist"):
+            world.work(2, connection=connection)
+        world.work(3, connection=connection)
+    world.check([1, 3])
 
 
 class AskedForLong(Brokers):
