@@ -7,8 +7,10 @@ from meta_client.coordinator.names import new_nonce
 from meta_client.outbox.errors import NotAdopted
 from meta_client.outbox.relay_state import BatchBranch
 from meta_client.sql.core import Connection, bindparam, delete, insert, known_column, known_table, select
+from meta_client.transactions.errors import NoDecisionTable
 from meta_client.transactions.generation import check_noted
 from meta_client.transactions.names import TableName
+from meta_client.transactions.statements import identity_of
 from meta_client.transactions.table import ANCHOR, IDENTITY, TABLE, RowDecision, parse_brokers
 from zk.session.session import ZooKeeperSession
 
@@ -44,25 +46,32 @@ def make_durable(connection: Connection) -> None:
 
 def check_adopted(connection: Connection, branches: Iterable[BatchBranch]) -> None:
     """Check that the decision table is the one that decides *branches*: where another one decided the last batch, what
-    waits may have been moved. Raises NotAdopted."""
-    here = connection.scalar(_TABLE_ID)
+    waits may have been moved. Raises NotAdopted, NoDecisionTable."""
+    here = _name(connection).table_id
     for branch in branches:
         if branch.table_id != here:
-            raise NotAdopted(branch.table_id, str(here))
+            raise NotAdopted(branch.table_id, here)
 
 
 def adoption_trouble(connection: Connection, branches: Iterable[BatchBranch]) -> str | None:
     """Return why `check_adopted` raises; None: it does not."""
     try:
         check_adopted(connection, branches)
-    except NotAdopted as error:
+    except (NotAdopted, NoDecisionTable) as error:
         return str(error)
     return None
 
 
+def _name(connection: Connection) -> TableName:
+    """Return the decision table's name. Raises NoDecisionTable."""
+    if (table_id := connection.scalar(_TABLE_ID)) is None:
+        raise NoDecisionTable("of the outbox", f"{IDENTITY} is empty")
+    return identity_of("of the outbox", table_id, 0).name
+
+
 def check_generation(connection: Connection, session: ZooKeeperSession) -> None:
-    """Check that the decision table is the newest; ends the transaction. Raises RestoredTable, Unreachable; ValueError
-    for a damaged name."""
-    name = TableName(str(connection.scalar(_TABLE_ID)))
+    """Check that the decision table is the newest; ends the transaction. Raises RestoredTable, NoDecisionTable,
+    Unreachable."""
+    name = _name(connection)
     connection.rollback()  # a snapshot from before ZooKeeper is read would show a table that is too old
     check_noted(session, name, lambda: int(connection.scalar(_GENERATION) or 0))

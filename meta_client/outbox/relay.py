@@ -35,7 +35,7 @@ from meta_client.producer.producer import Producer
 from meta_client.protocol.errors import MetaError, XaError, one_line
 from meta_client.protocol.status import Status
 from meta_client.sql.core import Connection, Engine, exc
-from meta_client.transactions.errors import NotConfirmed, RestoredTable
+from meta_client.transactions.errors import NoDecisionTable, NotConfirmed, RestoredTable
 from zk.errors import ZooKeeperError
 
 log = logging.getLogger(__name__)
@@ -248,7 +248,7 @@ class Relay:
                 return False
             try:
                 self._check_newest(connection, now)
-            except RestoredTable:  # what the relay's row names was decided, which an operator could not tell
+            except (RestoredTable, NoDecisionTable):  # what the relay's row names was decided, which an operator could not tell
                 self._commit_earlier(self._earlier.due(state.batches, over.brokers), connection)
                 raise
             connection.rollback()

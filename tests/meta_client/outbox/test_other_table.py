@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from meta_client.outbox.relay import CHECK_S
 from meta_client.outbox.relay_metrics import ready
 from meta_client.transactions.databases import Change, init
 from meta_client.transactions.table import KEEP_S
@@ -150,3 +151,28 @@ def test_what_a_relay_decided_is_committed_before_resolvers_presume_again(outbox
     assert accepted.returncode == 0, accepted.stderr
     assert run_metaq("txn", "resolver", "--once", "--age", "0.2", *words).returncode == 0
     assert (world.messages(), world.prepared()) == (list(range(5)), [])
+
+
+def test_a_table_without_its_identity(outboxed: OutboxWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """A clean-up deletes the row that says which table it is: one error with its remedy, and no stack trace."""
+    world = outboxed.world
+    relay = outboxed.relay()
+    outboxed.work(1)
+    drain(relay)
+    world.deciding.execute("DELETE FROM metaq_decision_table")
+    outboxed.work(2)
+    for one in (relay, outboxed.relay()):
+        time.sleep(CHECK_S)
+        for _ in range(3):
+            assert not one.run_pass()
+            assert "metaq_decision_table is empty; run `metaq txn init --database URL`" in str(one.trouble)
+    status, said, _ = outbox(outboxed, "list")
+    assert (status, said.splitlines()[-1]) == (1, relay.trouble)
+    assert (world.messages(), caplog.text.count("Traceback"), caplog.text.count("outbox not moved")) == ([1], 0, 2)
+    init(outboxed.url, KEEP_S)
+    assert outbox(outboxed, "adopt", "--zk", world.zookeeper, "--yes")[0] == 0
+    deadline = time.monotonic() + 30
+    while outboxed.status().waiting:
+        assert time.monotonic() < deadline, relay.trouble
+        relay.run_pass()
+    world.check([1, 2])
