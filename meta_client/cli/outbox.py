@@ -171,13 +171,13 @@ def list_waiting(url: str, as_json: bool) -> None:
     Once the cause is mended: `metaq outbox retry`. To give one up, delete its row in metaq_outbox_aside. More than
     100,000 are estimated. Exit status 1 if some are set aside, or relays wait for `metaq outbox adopt`.
     """
-    from meta_client.outbox import rows
+    from meta_client.outbox import contents, rows
     from meta_client.outbox.decision_rows import adoption_trouble
     from meta_client.outbox.engines import opened
 
     with opened(url) as connection:
-        found, aside = rows.status(connection), rows.aside_rows(connection, LISTED_MAX)
-        held, deferred = rows.unconfirmed(connection), rows.deferred_counts(connection)
+        found, aside = contents.status(connection), contents.aside_rows(connection, LISTED_MAX)
+        held, deferred = rows.unconfirmed(connection), contents.deferred_counts(connection)
         trouble = adoption_trouble(connection, rows.read_state(connection).batches)
     if as_json:
         unconfirmed = [{"gtrid": branch.gtrid, "broker_id": branch.broker_id} for branch in held]

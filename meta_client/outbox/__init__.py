@@ -3,8 +3,8 @@
     Outbox().send(connection, "orders", b"...")     # in a service, in its transaction; no broker is needed
     metaq outbox relay --database URL               # anywhere, and as many as you like
 
-Read: rows (the table) -> outbox (what a service does) -> engines (a database by its URL) -> errors -> relay ->
-relay_metrics.
+Read: rows (the table) -> contents (counts of it) -> outbox (what a service does) -> engines (a database by its URL) ->
+errors -> relay -> relay_metrics.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -20,6 +20,7 @@ from meta_client.coordinator.errors import PrepareFailed, Unreachable
 from meta_client.errors import PartitionClosed, SendRefused, TryAgain
 from meta_client.net.backoff import Backoff
 from meta_client.outbox import rows
+from meta_client.outbox.contents import LastLook, OutboxStatus
 from meta_client.outbox.decision_rows import check_adopted, check_generation
 from meta_client.outbox.destinations import Destinations
 from meta_client.outbox.earlier_batches import EarlierBatches
@@ -27,7 +28,7 @@ from meta_client.outbox.engines import engine_at
 from meta_client.outbox.errors import NoOutbox, NotAdopted, outbox_errors, refusal_in
 from meta_client.outbox.relay_batch import BrokerRefuses, RelayBatch, Unsendable
 from meta_client.outbox.relay_state import BatchBranch, RelayState, branches_of
-from meta_client.outbox.rows import DEFERRED_ROWS, WAITING, OutboxRow, OutboxStatus
+from meta_client.outbox.rows import DEFERRED_ROWS, WAITING, OutboxRow
 from meta_client.outbox.tables import RELAY_TABLE, is_complete
 from meta_client.outbox.waits import PASS_OVER_S, PassedOver, RelayWaits
 from meta_client.producer.partitioners import ByAttribute
@@ -44,7 +45,6 @@ ROWS_MAX: Final = 4_000  # of a batch
 BYTES_MAX: Final = 8 * 1024 * 1024
 INTERVAL_S: Final = 0.05  # between two looks at an empty outbox
 PAUSES: Final = 4  # as long as a look that passed over a long backlog; PASS_OVER_S at most
-STATUS_S: Final = 5.0
 CHECK_S: Final = 1.0
 COMMIT_S: Final = 1.0  # wait for brokers; then messages for those that have not committed are deferred
 CLOSE_S: Final = 20.0  # exceeds the wait for any single answer
@@ -99,8 +99,7 @@ class Relay:
         self._check_at = 0.0  # when the generation is read again
         self._began = 0.0  # the last pass
         self._look_s = 0.0  # length of the last look that found nothing
-        self._status: OutboxStatus | None = None
-        self._status_read_at = -STATUS_S
+        self._last_look = LastLook()
         self._pass_ended_at: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metaq relay", daemon=True)
@@ -115,7 +114,7 @@ class Relay:
         """Move a batch of what waits; return True if more may be done at once. Raises nothing: `trouble` says what
         failed, and a later call repeats it."""
         try:
-            if time.monotonic() >= self._status_read_at + STATUS_S:
+            if self._last_look.is_due:
                 self.read_status()
             again = self._run_pass()
         except (MetaError, ZooKeeperError, exc.SQLAlchemyError) as error:
@@ -136,14 +135,14 @@ class Relay:
 
     def read_status(self) -> None:
         """Count what the outbox holds, into `status`. Raises the database's errors."""
-        self._status, self._status_read_at = None, time.monotonic()
+        self._last_look.begin()
         with self._engine.connect() as connection:
-            self._status = rows.status(connection)
+            self._last_look.take(connection)
 
     @property
     def status(self) -> OutboxStatus | None:
         """Contents of the outbox a few seconds ago; None: not known, as while a pass waits for a broker. Any thread."""
-        return self._status if time.monotonic() < self._status_read_at + 3 * STATUS_S else None
+        return self._last_look.status
 
     @property
     def last_pass_age_s(self) -> float | None:
@@ -154,9 +153,7 @@ class Relay:
     def oldest_age_s(self) -> float | None:
         """Age of the oldest message that waited at the last look, as if it still did; None: none did, or it is not
         known. Any thread."""
-        if (status := self.status) is None or status.oldest_age_s is None:
-            return None
-        return status.oldest_age_s + time.monotonic() - self._status_read_at
+        return self._last_look.oldest_age_s
 
     @property
     def pause_s(self) -> float:
@@ -248,7 +245,7 @@ class Relay:
                 return False
             try:
                 self._check_newest(connection, now)
-            except (RestoredTable, NoDecisionTable):  # what the relay's row names was decided, which an operator could not tell
+            except (RestoredTable, NoDecisionTable):  # what its row names was decided, which an operator could not tell
                 self._commit_earlier(self._earlier.due(state.batches, over.brokers), connection)
                 raise
             connection.rollback()

@@ -1,6 +1,5 @@
 """Statements on the tables of an outbox, in SQLAlchemy Core."""
 
-import datetime
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -9,14 +8,12 @@ from meta_client.outbox.errors import NoOutbox, RowsChanged
 from meta_client.outbox.relay_state import BatchBranch, RelayState, load
 from meta_client.outbox.tables import ASIDE, DEFERRED, OUTBOX, RELAY, RELAY_TABLE, tables
 from meta_client.outbox.waits import PassedOver
-from meta_client.protocol.trace_context import split_traceparent
 from meta_client.sql.core import (
     ARRAY,
     BigInteger,
     Connection,
     Delete,
     Insert,
-    Select,
     Table,
     any_,
     bindparam,
@@ -31,7 +28,6 @@ from meta_client.sql.executor import Executor
 from zk.tree.nodes import Partition
 
 REASON_MAX: Final = 1_000  # characters
-COUNTED_MAX: Final = 100_000  # rows that a look counts one by one
 PUT_BACK_AT_ONCE: Final = 4_000
 
 
@@ -44,31 +40,6 @@ class OutboxRow(NamedTuple):
     attribute: str | None
     partition: str | None
     until: int  # bytes of the batch up to its end
-
-
-class AsideRow(NamedTuple):
-    """A message that was set aside, with the reason and its age by the database's clock."""
-
-    id: int
-    topic: str
-    attribute: str | None
-    bytes: int
-    age_s: float
-    reason: str
-
-
-class OutboxStatus(NamedTuple):
-    """Contents of an outbox. A table's count above COUNTED_MAX is estimated."""
-
-    waiting: int
-    oldest_age_s: float | None  # of what waits; None: nothing does
-    aside: int
-    relayed_age_s: float | None  # since a relay last moved rows; None: none has
-
-    @property
-    def is_estimated(self) -> bool:
-        """True if a number may be estimated."""
-        return max(self.waiting, self.aside) > COUNTED_MAX
 
 
 # InnoDB locks each row that a statement passes, waits for those that are not committed, and keeps others from adding
@@ -92,18 +63,6 @@ def _copy(source: Table, to: Table, *where: Any, **others: Any) -> Insert:
     return insert(to).from_select([*_MESSAGE, *others], found.where(*where or (source.c.id == bindparam("the_id"),)))
 
 
-def _counted(table: Table) -> Any:
-    return select(func.count()).select_from(select(table.c.id).limit(COUNTED_MAX + 1).subquery()).scalar_subquery()
-
-
-def _marks(table: Table) -> Select[Any]:
-    """Return the statement for the ids of the first row, of the last one that is counted, and of the last; SQLite finds
-    the ends only one by one."""
-    first, last = (select(each(table.c.id)).scalar_subquery() for each in (func.min, func.max))
-    counted = select(table.c.id).order_by(table.c.id).offset(COUNTED_MAX).limit(1).scalar_subquery()
-    return select(first, counted, last)
-
-
 _DEFER: Final = _copy(OUTBOX, DEFERRED, broker_id=bindparam("the_broker"), destination=bindparam("the_destination"))
 _BACK: Final = _copy(ASIDE, OUTBOX), _by_id(ASIDE)
 _RELEASED: Final = (
@@ -111,15 +70,6 @@ _RELEASED: Final = (
     DEFERRED.c.id.between(bindparam("first"), bindparam("last")),
 )
 _PUT_BACK: Final = _copy(DEFERRED, OUTBOX, *_RELEASED), delete(DEFERRED).where(*_RELEASED)
-_STATUS: Final = select(
-    func.now(),
-    _counted(OUTBOX),
-    select(OUTBOX.c.added_at).order_by(OUTBOX.c.id).limit(1).scalar_subquery(),
-    _counted(DEFERRED),
-    select(DEFERRED.c.added_at).order_by(DEFERRED.c.id).limit(1).scalar_subquery(),
-    _counted(ASIDE),
-    select(RELAY.c.relayed_at).limit(1).scalar_subquery(),
-)
 
 
 def add_row(executor: Executor, topic: str, payload: bytes, attribute: str | None, partition: str | None) -> None:
@@ -266,13 +216,6 @@ def _undone(connection: Connection, state: RelayState) -> list[BatchBranch]:
     return [branch for branch in state.batches if is_unconfirmed(connection, branch)]
 
 
-def deferred_counts(connection: Connection) -> dict[int, int]:
-    """Return the number of messages that wait for each broker while others pass them."""
-    column = DEFERRED.c.broker_id
-    found = connection.execute(select(column, func.count()).group_by(column).order_by(column))
-    return {row[0]: row[1] for row in found}
-
-
 def release(connection: Connection, broker_id: int) -> tuple[int, int]:
     """Have messages wait no longer for a broker; return the number of its branches given up, and of messages that were
     put back. Commits. Raises NoOutbox (DamagedRow), RowsChanged."""
@@ -312,39 +255,3 @@ def _check_count(removed: int, read: int) -> None:
     """Raise RowsChanged if another process has removed what was read: a message would be there twice."""
     if removed != read:
         raise RowsChanged("rows of the outbox were changed while they were moved: nothing was moved")
-
-
-def status(connection: Connection) -> OutboxStatus:
-    """Count what the outbox holds."""
-    now, *found, relayed_at = connection.execute(_STATUS).one()
-    waiting, first, deferred, first_deferred, aside = found
-    waiting, deferred, aside = (
-        _estimate(connection, table) if count > COUNTED_MAX else count
-        for table, count in ((OUTBOX, waiting), (DEFERRED, deferred), (ASIDE, aside))
-    )
-    oldest = min((each for each in (first, first_deferred) if each is not None), default=None)
-    return OutboxStatus(waiting + deferred, _age_s(now, oldest), aside, _age_s(now, relayed_at))
-
-
-def _estimate(connection: Connection, table: Table) -> int:
-    """Return the number of rows, if ids are as sparse behind those that are counted as among them: others passed what
-    is deferred."""
-    first, counted, last = connection.execute(_marks(table)).one()
-    if counted is None:  # fewer by now
-        return COUNTED_MAX
-    return COUNTED_MAX + 1 + int((last - counted) * (COUNTED_MAX + 1) // (counted - first + 1))
-
-
-def aside_rows(connection: Connection, limit: int) -> list[AsideRow]:
-    """Return messages that were set aside, oldest first."""
-    table = ASIDE.c
-    columns = table.id, table.topic, table.attribute, func.length(table.payload), func.now(), table.added_at
-    found = connection.execute(select(*columns, table.reason).order_by(table.id).limit(limit))
-    return [
-        AsideRow(row_id, topic, attribute and split_traceparent(attribute)[0], size, _age_s(now, added_at) or 0.0, why)
-        for row_id, topic, attribute, size, now, added_at, why in found
-    ]
-
-
-def _age_s(now: datetime.datetime, then: datetime.datetime | None) -> float | None:
-    return None if then is None else max(0.0, (now - then).total_seconds())

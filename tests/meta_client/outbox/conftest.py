@@ -5,10 +5,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from meta_client.outbox import Outbox, Relay, rows, tables
+from meta_client.outbox import Outbox, Relay, contents, tables
+from meta_client.outbox.contents import OutboxStatus
 from meta_client.outbox.engines import engine_at
 from meta_client.outbox.relay import ROWS_MAX
-from meta_client.outbox.rows import OutboxStatus
 from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions.conftest import World, do, make, running_world
 
@@ -55,7 +55,7 @@ class OutboxWorld:
 
     def status(self) -> OutboxStatus:
         with self.engine.connect() as connection:
-            return rows.status(connection)
+            return contents.status(connection)
 
 
 def drain(relay: Relay) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from meta_client import Client
-from meta_client.outbox import Relay, destinations, rows, waits
+from meta_client.outbox import Relay, contents, destinations, rows, waits
 from meta_client.outbox.relay_metrics import ready
 from meta_client.outbox.relay_state import RelayState
 from meta_client.outbox.tables import ASIDE, OUTBOX
@@ -165,7 +165,7 @@ def test_a_deferred_message_that_its_broker_refuses_is_set_aside(wide: OutboxWor
     wide.world.brokers[1].start()
     wait_moved(wide, relay)
     with wide.engine.connect() as connection:
-        (row,) = rows.aside_rows(connection, 10)
+        (row,) = contents.aside_rows(connection, 10)
         assert "has no such partition" in row.reason
         connection.execute(update(ASIDE).values(partition=None))
         connection.commit()
@@ -336,10 +336,10 @@ def test_what_waits_for_a_broker_that_is_not_there_goes_elsewhere_once_it_is_giv
     assert (relay.counts.moved, relay.trouble, relay.brokers_away) == (1, None, (7,))
     assert outboxed.status()[::2] == (5, 0)
     with outboxed.engine.connect() as connection:
-        assert rows.deferred_counts(connection) == {7: 5}
+        assert contents.deferred_counts(connection) == {7: 5}
         assert rows.release(connection, 8) == (0, 0)
         assert rows.release(connection, 7) == (0, 5)
-        assert (rows.deferred_counts(connection), rows.read_state(connection).deferred) == ({}, ())
+        assert (contents.deferred_counts(connection), rows.read_state(connection).deferred) == ({}, ())
         connection.execute(update(OUTBOX).values(partition="0-1"))
         connection.commit()
     drain(relay)

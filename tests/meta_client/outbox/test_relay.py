@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from sqlalchemy import text
 
-from meta_client.outbox import Relay, rows
+from meta_client.outbox import Relay, contents, rows
 from meta_client.outbox.relay import INTERVAL_S
 from meta_client.producer.partitioners import PartitionContext
 from meta_client.protocol.requests import TopicVerb
@@ -282,7 +282,7 @@ def test_a_message_that_is_refused_is_set_aside_and_retried_by_hand(on_postgres:
     status = on_postgres.status()
     assert (relay.counts.moved + status.aside, status.waiting) == (20, 0)
     with on_postgres.engine.connect() as connection:
-        (first, *_, last) = aside = rows.aside_rows(connection, 10)
+        (first, *_, last) = aside = contents.aside_rows(connection, 10)
         assert (last.id, "has no such partition" in last.reason) == (12, True)
         assert (first.id, first.topic) == (5, "orders")
         assert "is no partition" in first.reason

@@ -32,7 +32,7 @@ def test_a_relay_whose_broker_has_not_committed_is_not_ready(
 ) -> None:
     """It waits for a while: status and readiness tell so, and then that its topic waits."""
     monkeypatch.setattr("meta_client.outbox.relay_metrics.PASS_S_MAX", 0.3)
-    monkeypatch.setattr("meta_client.outbox.relay.STATUS_S", 0.1)
+    monkeypatch.setattr("meta_client.outbox.contents.STATUS_S", 0.1)
     monkeypatch.setattr("meta_client.outbox.relay.COMMIT_S", 2.0)
     (broker,) = on_postgres.world.brokers
 
@@ -52,7 +52,7 @@ def test_a_relay_whose_broker_has_not_committed_is_not_ready(
             time.sleep(0.05)
         passing.join()
         assert relay.counts.moved == 1
-        monkeypatch.setattr("meta_client.outbox.relay.STATUS_S", 5.0)
+        monkeypatch.setattr("meta_client.outbox.contents.STATUS_S", 5.0)
         on_postgres.work(2)
         other = on_postgres.relay()
         for one in (relay, other):

@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import text
 
-from meta_client.outbox import Relay, rows, tables
+from meta_client.outbox import Relay, contents, rows, tables
 from meta_client.outbox.errors import NoOutbox, RowsChanged
 from tests.meta_client.outbox.conftest import LOCK_WAITS, TABLES, OutboxWorld, drain
 
@@ -57,11 +57,11 @@ def test_the_rights_that_the_documents_name_are_enough(on_postgres: OutboxWorld)
 
 def test_many_that_are_far_apart_are_estimated(outboxed: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deferred ones, which thousands of others have passed."""
-    monkeypatch.setattr(rows, "COUNTED_MAX", 3)
+    monkeypatch.setattr(contents, "COUNTED_MAX", 3)
     outboxed.work(*range(20))
     outboxed.world.deciding.execute("UPDATE metaq_outbox SET id = 1000 * id WHERE id > 1")
     assert (outboxed.status().waiting, outboxed.status().is_estimated) == (20, True)
-    monkeypatch.setattr(rows, "COUNTED_MAX", 20)
+    monkeypatch.setattr(contents, "COUNTED_MAX", 20)
     assert (outboxed.status().waiting, outboxed.status().is_estimated) == (20, False)
 
 
@@ -70,9 +70,9 @@ def test_many_are_counted_by_their_ids(outboxed: OutboxWorld, monkeypatch: pytes
     with outboxed.engine.connect() as connection:
         rows.WAITING.set_aside(connection, 2, "x" * 2_000)
         assert outboxed.status()[::2] == (4, 1)
-        monkeypatch.setattr(rows, "COUNTED_MAX", 3)
+        monkeypatch.setattr(contents, "COUNTED_MAX", 3)
         assert outboxed.status()[::2] == (4, 1)
-        (row,) = rows.aside_rows(connection, 10)
+        (row,) = contents.aside_rows(connection, 10)
         assert (row.id, row.topic, row.attribute, row.bytes, len(row.reason)) == (2, "orders", "1", 1, 1_000)
         assert rows.retry(connection, [1, 2, 3]) == 1
         assert rows.retry(connection, None) == 0
