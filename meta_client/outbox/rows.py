@@ -57,6 +57,15 @@ def _by_id(table: Table) -> Delete:
     return delete(table).where(table.c.id == bindparam("the_id"))
 
 
+def _renumber(connection: Connection, table: Table, row_id: int) -> int:
+    """Give a row an id that is free everywhere, before all others; return it. Ids may begin again, as TRUNCATE has them
+    do in MySQL, while rows of before are set aside."""
+    least = [connection.scalar(select(func.min(each.c.id))) or 0 for each in (OUTBOX, DEFERRED, ASIDE)]
+    new_id = min(0, *least) - 1
+    connection.execute(update(table).where(table.c.id == row_id).values(id=new_id))
+    return new_id
+
+
 def _copy(source: Table, to: Table, *where: Any, **others: Any) -> Insert:
     """Return the statement that copies the row `the_id`, or those *where*, from one table to another."""
     found = select(*(source.c[name] for name in _MESSAGE), *others.values())
@@ -99,6 +108,7 @@ class RowSource:
         self._remove = delete(table).where(cells.id.in_(bindparam("ids", expanding=True)))
         self._remove_array = delete(table).where(cells.id == any_(bindparam("ids", type_=ARRAY(BigInteger))))
         self._remove_one = _by_id(table)
+        self._table = table
         self._set_aside = _copy(table, ASIDE, reason=bindparam("the_reason"))
 
     def has_any(self, connection: Connection, **due: Collection[Any]) -> bool:
@@ -124,6 +134,8 @@ class RowSource:
 
     def set_aside(self, connection: Connection, row_id: int, reason: str) -> None:
         """Set a message aside, with the reason. Commits. Raises RowsChanged."""
+        if connection.scalar(select(ASIDE.c.id).where(ASIDE.c.id == row_id)) is not None:
+            row_id = _renumber(connection, self._table, row_id)
         connection.execute(self._set_aside, {"the_id": row_id, "the_reason": reason[:REASON_MAX]})
         _check_count(connection.execute(self._remove_one, {"the_id": row_id}).rowcount, 1)
         connection.commit()
@@ -160,6 +172,10 @@ def defer(connection: Connection, deferred: Collection[tuple[OutboxRow, Partitio
         {"the_id": row.id, "the_broker": partition.broker_id, "the_destination": str(partition)}
         for row, partition in deferred
     ]
+    taken = select(DEFERRED.c.id).where(DEFERRED.c.id.in_([row.id for row, _ in deferred])).limit(1)
+    if connection.scalar(taken) is not None:  # ids began again: those of before go first, in their order
+        least, most = connection.execute(select(func.min(DEFERRED.c.id), func.max(DEFERRED.c.id))).one()
+        connection.execute(update(DEFERRED).values(id=DEFERRED.c.id - (most - min(0, least) + 1)))
     connection.execute(_DEFER, values)
     WAITING.remove(connection, [row.id for row, _ in deferred])
 
@@ -238,7 +254,9 @@ def retry(connection: Connection, ids: Collection[int] | None) -> int:
     """Have messages that were set aside wait again, all without *ids*; return how many. Commits. Raises
     RowsChanged."""
     chosen = () if ids is None else (ASIDE.c.id.in_(ids),)
-    found = [{"the_id": row_id} for row_id in connection.scalars(select(ASIDE.c.id).where(*chosen))]
+    waiting = set(connection.scalars(select(ASIDE.c.id).join(OUTBOX, OUTBOX.c.id == ASIDE.c.id).where(*chosen)))
+    every = list(connection.scalars(select(ASIDE.c.id).where(*chosen)))
+    found = [{"the_id": _renumber(connection, ASIDE, each) if each in waiting else each} for each in every]
     if found:
         _change_tables(connection, _BACK, found, len(found))
     connection.commit()

@@ -12,7 +12,9 @@ from sqlalchemy import text
 
 from meta_client.outbox import Relay, contents, rows, tables
 from meta_client.outbox.errors import NoOutbox, RowsChanged
+from meta_client.outbox.waits import PassedOver
 from tests.meta_client.outbox.conftest import LOCK_WAITS, TABLES, OutboxWorld, drain
+from zk.tree.nodes import Partition
 
 ROOT = Path(__file__).parents[3]
 RIGHTS = {
@@ -150,3 +152,42 @@ def test_a_topic_with_a_space_at_its_end_holds_back_no_other_one(
     outboxed.work(2)
     drain(relay)
     assert (relay.counts.moved, outboxed.world.messages()) == (1, [2])
+
+
+def test_ids_that_begin_again(outboxed: OutboxWorld) -> None:
+    """As after TRUNCATE in MySQL: messages of before are set aside, and deferred, under the ids of new ones."""
+    outboxed.work(1, 2)
+    with outboxed.engine.connect() as connection:
+        for row_id in (1, 2):
+            rows.WAITING.set_aside(connection, row_id, "of before")
+        for number in (3, 4):
+            outboxed.work(number)
+            outboxed.world.deciding.execute("UPDATE metaq_outbox SET id = 1")
+            rows.WAITING.set_aside(connection, 1, "new")
+        found = {row.id: row.reason for row in contents.aside_rows(connection, 10)}
+        assert found == {-2: "new", -1: "new", 1: "of before", 2: "of before"}
+        connection.rollback()
+        outboxed.work(5)
+        outboxed.world.deciding.execute("UPDATE metaq_outbox SET id = 1")
+        assert rows.retry(connection, [1]) == 1
+        assert rows.retry(connection, None) == 3
+        waiting = [(row.id, row.payload) for row in rows.WAITING.oldest(connection, 10, 1_000, passed_over=())]
+        assert waiting == [(-3, b"1"), (-2, b"4"), (-1, b"3"), (1, b"5"), (2, b"2")]
+    drain(outboxed.relay())
+    assert outboxed.world.messages() == [1, 2, 3, 4, 5]
+
+
+def test_ids_that_begin_again_while_messages_are_deferred(outboxed: OutboxWorld) -> None:
+    """They go before the new ones."""
+    for numbers in ((1, 2, 3), (4, 5), (6,)):
+        outboxed.work(*numbers)
+        with outboxed.engine.connect() as connection:
+            ids = [row.id for row in rows.WAITING.oldest(connection, 10, 1_000, passed_over=())]
+        outboxed.world.deciding.execute(f"UPDATE metaq_outbox SET id = id - {min(ids) - 1}")
+        with outboxed.engine.connect() as connection:
+            waiting = rows.WAITING.oldest(connection, 10, 1_000, passed_over=())
+            rows.defer(connection, [(row, Partition(0, 0)) for row in waiting])
+            connection.commit()
+    with outboxed.engine.connect() as connection:
+        found = rows.oldest_deferred(connection, 10, 1_000, PassedOver(), [0])
+        assert [row.payload for row in found] == [b"1", b"2", b"3", b"4", b"5", b"6"]
