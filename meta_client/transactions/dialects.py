@@ -84,6 +84,7 @@ class Dialect:
     storage: str = ""  # suffix of CREATE TABLE
     identity_storage: str = ""
     commit: str = "'commit'"  # the row's outcome, or NULL
+    table_id: str = "table_id"  # of a table that decides
     inserts_by_id: bool = True  # the INSERT of a decision reads the table's id; InnoDB would lock that until COMMIT
     make_durable: Sequence[str] = ()
     opening: str = ""
@@ -137,7 +138,7 @@ class Dialect:
             delete=delete,
             delete_kept=f"{delete} AND hazard IS NULL",
             mark=f"UPDATE {table} SET hazard = {mark} WHERE gtrid = {mark}",
-            generation=f"SELECT table_id, CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE gtrid = '{ANCHOR}')\n"
+            generation=f"SELECT {self.table_id}, CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE gtrid = '{ANCHOR}')\n"
             f"THEN generation ELSE 0 END FROM {identity}",
             advance=f"UPDATE {identity} SET generation = {mark} WHERE generation = {mark}",
             anchor=f"{insert_rollback} ('{ANCHOR}', 'rollback', ''){self.otherwise}",
@@ -237,6 +238,8 @@ MYSQL: Final = Dialect(
     otherwise="",
     storage=_INNODB,
     identity_storage=_INNODB,
+    # A switch-over keeps connections, and a user with all rights may write to what is a replica from then on.
+    table_id="CASE WHEN @@read_only IN ('0', 'OFF') THEN table_id ELSE 'none, being read-only' END",
     inserts_by_id=False,
     # STRAIGHT_JOIN forces access by key, which IN and FORCE INDEX do not: a table scan would wait for the lock of
     # every row in flight.

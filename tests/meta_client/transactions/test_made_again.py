@@ -198,3 +198,25 @@ def test_a_table_without_its_identity_proves_nothing(deciding: Deciding) -> None
         deciding.execute("DELETE FROM metaq_decision_table")
         with pytest.raises(Unreachable, match=f"put its row back, of table_id {deciding.identity.name.table_id}, or"):
             table.generation()
+
+
+def test_a_server_that_has_become_a_replica(maria_world: World) -> None:
+    """A switch-over keeps connections, and `read_only` lets a user with all rights write: it may lack rows of the new
+    primary."""
+    world, name = maria_world, maria_world.deciding.identity.name
+    generations = Generations(world.client.session, name)
+    brokers = Brokers(XaVerbs(world.client.topology, world.client.connections, "test"), name)
+    resolver = Resolver(brokers, name, world.deciding.table, 0.0, generations=generations)
+    resolver.run_pass()
+    assert start_module(CRASHING, "pymysql", world.deciding.url, world.zookeeper, "7", "PREPARED").wait() == -9
+    world.deciding.execute("SET GLOBAL read_only = 1")
+    try:
+        for reason in ("read-only", "connect to the primary"):
+            resolver.run_pass()
+            assert (len(world.prepared()), world.deciding.rows()) == (1, {})
+            assert reason in str(resolver.unreachable)
+    finally:
+        world.deciding.execute("SET GLOBAL read_only = 0")
+    resolver.run_pass()
+    assert world.prepared() == []
+    resolver.close()
