@@ -15,7 +15,6 @@ import psycopg2
 import pytest
 
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
-from meta_client.transactions import postgres
 from meta_client.transactions.databases import session_of
 from meta_client.transactions.dbapi import DbapiSession
 from meta_client.transactions.deciding import RowLost
@@ -168,9 +167,8 @@ def _make_old(session: Any) -> None:
     if isinstance(session, DbapiSession):
         session._state = dataclasses.replace(session._state, began=(session._state.began[0] - 3600,))  # type: ignore[operator]
         return
-    known = session._know()
-    identity = dataclasses.replace(known.identity, keep_s=0)
-    postgres._known[session._connection] = dataclasses.replace(known, identity=identity)
+    identity = dataclasses.replace(session._facts.identity, keep_s=0)
+    session._facts = dataclasses.replace(session._facts, identity=identity)
 
 
 def test_rows_are_kept_as_long_as_they_count(deciding: Deciding) -> None:
