@@ -20,12 +20,12 @@ class NoDecisionTable(CannotEnlist):
 
 
 class CopiedTable(CannotEnlist):
-    """The decision table was copied or moved here from another database. Nothing was begun: two tables of one name
-    would decide differently. The message says how to make this one the only one."""
+    """The decision table was copied or moved here from another database or schema. Nothing was begun: two tables of one
+    name would decide differently. The message says how to make this one the only one."""
 
     def __init__(self, database: str, home: str, here: str) -> None:
         super().__init__(
-            f"the decision table of {database} was made in another database ({home}; this is {here}): if the original "
+            f"the decision table of {database} was made elsewhere ({home}; this is {here}): if the original "
             f"may still be used, make this one a table of its own with `metaq txn init --copied --database URL`; if it "
             f"was moved here for good, `metaq txn init --moved --database URL`"
         )

@@ -14,10 +14,13 @@ from meta_client.transactions.table import IDENTITY, TABLE, TableIdentity
 _log = logging.getLogger(__name__)
 
 # Identifies the database by system identifier and oid, which survive a change of host.
-HOME: Final = """(SELECT system_identifier::text FROM pg_control_system()) || '/'
+_DATABASE: Final = """(SELECT system_identifier::text FROM pg_control_system()) || '/'
     || (SELECT oid::text FROM pg_database WHERE datname = current_database())"""
-_FIND: Final = f"""SELECT current_database(), {HOME}, pg_is_in_recovery(), current_user, current_setting('fsync'),
-    (SELECT nspname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass({{table}})),
+_SCHEMA: Final = "SELECT nspname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass"
+# Names the schema, too: one that is cloned, as for each tenant, has another table.
+HOME: Final = f"{_DATABASE}\n    || '/' || ({_SCHEMA}('{IDENTITY}'))"
+_FIND: Final = f"""SELECT current_database(), {_DATABASE}, pg_is_in_recovery(), current_user, current_setting('fsync'),
+    ({_SCHEMA}({{table}})),
     has_table_privilege(to_regclass({{table}}), 'SELECT') AND has_table_privilege(to_regclass({{table}}), 'INSERT')
     AND has_table_privilege(to_regclass({{table}}), 'UPDATE') AND has_table_privilege(to_regclass({{table}}), 'DELETE')
     AND has_table_privilege(to_regclass({{identity}}), 'SELECT')
@@ -101,8 +104,8 @@ def look_up(ask: Callable[[str], Sequence[Sequence[Any]]], schema: str | None = 
     if not rows:
         raise NoDecisionTable(database, f"{IDENTITY} is empty")
     ((table_id, home, keep_s),) = rows
-    if home != here:
-        raise CopiedTable(database, home, here)
+    if home not in (here, place := f"{here}/{schema}"):  # one of 0.1 names no schema
+        raise CopiedTable(database, home, place)
     if fsync == "off":
         _log.warning(
             "database %s runs with fsync = off: a power cut may keep messages and lose their rows: switch it on, "

@@ -10,6 +10,7 @@ from typing import Any
 import pg8000.dbapi
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -18,7 +19,8 @@ from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import Unreachable
 from meta_client.producer.xa_verbs import Listing, XaVerbs
 from meta_client.transactions.brokers import Brokers
-from meta_client.transactions.databases import init
+from meta_client.transactions.databases import Change, init
+from meta_client.transactions.errors import CopiedTable
 from meta_client.transactions.generation import Generations
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver import Resolver
@@ -136,7 +138,7 @@ def test_a_snapshot_from_before_in_mariadb(maria_world: World) -> None:
 
 
 def test_a_table_that_has_moved_to_another_schema(world: World) -> None:
-    """Connections that know its place find it again."""
+    """Connections that know its place find it again, once the operator says that it has moved."""
     world.deciding.execute("CREATE SCHEMA other")
     with closing(psycopg.connect(world.deciding.url, options="-csearch_path=public,other")) as connection:
         world.work(1, connection=connection)
@@ -144,6 +146,9 @@ def test_a_table_that_has_moved_to_another_schema(world: World) -> None:
             world.deciding.execute(f"ALTER TABLE {table} SET SCHEMA other")
         with pytest.raises(PrepareFailed, match="does not exist"):
             world.work(2, connection=connection)
+        with pytest.raises(CopiedTable, match=r"/public; this is .*/other"):
+            world.work(2, connection=connection)
+        init(make_conninfo(world.deciding.url, options="-csearch_path=other"), KEEP_S, Change.MOVED)
         world.work(3, connection=connection)
     world.check([1, 3])
 

@@ -57,7 +57,7 @@ def test_what_is_no_database_is_unreachable(tmp_path: Path) -> None:
 def test_a_table_that_was_emptied_or_copied_decides_nothing(path: Path) -> None:
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
-    with pytest.raises(CopiedTable, match="was made in another database"):
+    with pytest.raises(CopiedTable, match="was made elsewhere"):
         table_at(f"sqlite:///{copy}")
     init(f"sqlite:///{copy}", KEEP_S, Change.COPIED)
     with closing(table_at(f"sqlite:///{copy}")) as table, closing(table_at(f"sqlite:///{path}")) as original:

@@ -9,11 +9,17 @@ from typing import Any
 import psycopg
 import psycopg2
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed
+from meta_client.transactions.databases import Change, init
 from meta_client.transactions.postgres import open_table
-from tests.meta_client.transactions.conftest import World, do
+from meta_client.transactions.table import KEEP_S
+from tests.fixtures.forked import start_module
+from tests.meta_client.transactions.conftest import World, ask, do
+from tests.meta_client.transactions.test_crashes import CRASHING
+from tests.meta_client.transactions.test_restored import resolver
 
 POSTGRES = {
     "primary key": "ALTER TABLE metaq_decision DROP CONSTRAINT metaq_decision_pkey",
@@ -143,3 +149,34 @@ def test_a_sqlite_table_without_its_key(lite_world: World) -> None:
             "ALTER TABLE other RENAME TO metaq_decision"
         )
         refused(lite_world, connection, "primary key")
+
+
+@pytest.fixture
+def tenant(world: World) -> str:
+    """A schema that is cloned from the first one, as for each tenant."""
+    tables = ("metaq_decision", "metaq_decision_table", "numbers")
+    made = (f"CREATE TABLE tenant.{name} (LIKE {name} INCLUDING ALL)" for name in tables)
+    filled = (f"INSERT INTO tenant.{name} SELECT * FROM {name}" for name in tables)
+    world.deciding.execute(";".join(("CREATE SCHEMA tenant", *made, *filled)))
+    return make_conninfo(world.deciding.url, options="-csearch_path=tenant")
+
+
+def test_a_schema_that_was_cloned(world: World, tenant: str) -> None:
+    """Two tables of one name in one database: a resolver of the first would roll back what the second has decided."""
+    with closing(psycopg.connect(tenant)) as connection:
+        refused(world, connection, r"was made elsewhere \(.*/public; this is .*/tenant\)")
+        identity = init(tenant, KEEP_S, Change.COPIED)
+        assert identity != world.deciding.identity
+        assert start_module(CRASHING, "psycopg", tenant, world.zookeeper, "7", "DECIDED").wait() == -9
+        assert resolver(world.deciding.url, world.zookeeper).returncode == 0
+        assert world.messages() == []
+        assert resolver(tenant, world.zookeeper).returncode == 0
+        world.work(8, connection=connection, wait=True)
+        assert ask(connection, "SELECT n FROM numbers ORDER BY n") == [(7,), (8,)]
+    assert world.messages() == [7, 8]
+
+
+def test_a_table_of_before_that_names_no_schema(world: World) -> None:
+    world.deciding.execute("UPDATE metaq_decision_table SET home = substring(home FROM '^[^/]*/[^/]*')")
+    world.work(1)
+    world.check([1])
