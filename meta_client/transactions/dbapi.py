@@ -63,8 +63,9 @@ class Kind(Protocol):
     def state(self, ask: Ask) -> DriverState:
         """Read the connection's state in one SELECT. Raises CannotEnlist if its commits are no decisions."""
 
-    def look_up(self, ask: Ask) -> Known:
-        """Find the decision table. Raises CannotEnlist (NoDecisionTable, CopiedTable)."""
+    def look_up(self, ask: Ask, schema: str | None = None) -> Known:
+        """Find the decision table, in *schema* or where the connection looks. Raises CannotEnlist (NoDecisionTable,
+        CopiedTable)."""
 
     @property
     def brokers(self) -> str:
@@ -248,7 +249,7 @@ class DbapiSession(DecidingSession):
         self._driver.abandon(self._connection)
 
     def opener(self) -> Opener:
-        return functools.partial(open_over, self._driver, self._another)
+        return functools.partial(open_over, self._driver, self._another, self._known.schema)
 
     def _do(self, statement: str, values: tuple[object, ...] = ()) -> int:
         """Execute a statement; return the count of changed rows."""
@@ -268,9 +269,9 @@ def _cannot_connect() -> Any:
     )
 
 
-def open_over(driver: Driver, connect: Connect) -> SqlTable:
-    """Open the decision table over a connection from *connect*. Raises Unreachable, NoDecisionTable, CopiedTable,
-    CannotEnlist."""
+def open_over(driver: Driver, connect: Connect, schema: str | None = None) -> SqlTable:
+    """Open the decision table over a connection from *connect*, in *schema* or where that looks. Raises Unreachable,
+    NoDecisionTable, CopiedTable, CannotEnlist."""
     connection = made_by(connect)
     ask, looking = functools.partial(driver.query, connection), driver.kind.dialect.looking
     with reaching(driver.error, undo=connection.close):
@@ -279,7 +280,7 @@ def open_over(driver: Driver, connect: Connect) -> SqlTable:
             for statement in (*driver.kind.own, *([looking] if looking else ())):
                 cursor.execute(statement)
             driver.kind.state(ask)
-            known = driver.kind.look_up(ask)
+            known = driver.kind.look_up(ask, schema)
             if looking:
                 cursor.execute("COMMIT")
     statements = driver.kind.dialect.statements(known.prefix, driver.mark)

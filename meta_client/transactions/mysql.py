@@ -106,7 +106,9 @@ class _Kind:
             )
         return DriverState(session, (now,), may_commit_alone=is_autocommit not in _OFF)
 
-    def look_up(self, ask: Ask) -> Known:
+    def look_up(self, ask: Ask, schema: str | None = None) -> Known:
+        if schema is not None:  # of a connection of our own
+            ask(f"USE {_quoted(schema)}")
         ((database, user),) = ask("SELECT DATABASE(), CURRENT_USER()")
         if database is None:
             raise CannotEnlist("the connection has no default database, in which the decision table would be: USE one")

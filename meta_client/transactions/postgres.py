@@ -200,7 +200,7 @@ class PostgresSession(DecidingSession):
 
     def opener(self) -> Opener:
         if self._connect is not None:
-            return functools.partial(open_over, self._connect)
+            return functools.partial(open_over, self._connect, self._facts.schema)
         known = self._facts
         return functools.partial(open_table, known.dsn, known.password or None, schema=known.schema)
 

@@ -40,8 +40,8 @@ class _Kind:
         del prefix, gtrid
         return bool(ask(READ_MARK)[0][0] == RECORDED)
 
-    def look_up(self, ask: Ask) -> Known:
-        identity, schema = look_up(ask)
+    def look_up(self, ask: Ask, schema: str | None = None) -> Known:
+        identity, schema = look_up(ask, schema)
         return Known(identity, f"{quoted(schema)}.".replace("%", "%%"), schema)
 
 

@@ -147,9 +147,8 @@ class AsyncpgSession(DecidingSession):
         self._driver.terminate()
 
     def opener(self) -> Opener:
-        if self._connect is not None:
-            return for_threads_too(functools.partial(_open_over, self._connect))
-        return for_threads_too(functools.partial(_open_over, _reconnect(self._driver), self._facts[1]))
+        connect = self._connect or _reconnect(self._driver)
+        return for_threads_too(functools.partial(_open_over, connect, self._facts[1]))
 
     def _forget(self) -> None:
         _known.clear()

@@ -28,13 +28,12 @@ class AsyncPostgresSession(PostgresSession):
         self._connect_again = connect
 
     def opener(self) -> Opener:
-        connect, schema = self._connect_again, None
+        connect, known = self._connect_again, self._facts
         if connect is None:
-            known = self._facts
-            password, schema = known.password or None, known.schema
+            password = known.password or None
             again = functools.partial(AsyncConnection.connect, bounded(known.dsn), password=password, **HOW)
             connect = functools.partial(connected, again)
-        return for_threads_too(functools.partial(open_over, functools.partial(_another, connect), schema))
+        return for_threads_too(functools.partial(open_over, functools.partial(_another, connect), known.schema))
 
     def _new_block(self) -> ThreadBlock:
         return cast(ThreadBlock, _Waited(TaskBlock(cast(PsycopgConnection, self._connection).connection)))

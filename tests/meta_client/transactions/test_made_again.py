@@ -65,14 +65,16 @@ class Service:
         self.connection = another()
         self._how: dict[str, Any] = {"connect": another} if is_pg8000 else {}
 
+    def execute(self, statement: str) -> None:
+        if isinstance(self.connection, Session):
+            self.connection.execute(text(statement))
+        else:
+            do(self.connection, statement)
+
     def work(self, number: int, during: Callable[[], object] = lambda: None) -> None:
-        insert = f"INSERT INTO numbers VALUES ({number})"
         with self.world.client.transaction(self.connection, **self._how) as transaction:
             during()
-            if isinstance(self.connection, Session):
-                self.connection.execute(text(insert))
-            else:
-                do(self.connection, insert)
+            self.execute(f"INSERT INTO numbers VALUES ({number})")
             transaction.send("orders", b"%d" % number)
 
 
