@@ -38,8 +38,8 @@ class TableName:
         return f"{self.qualifier}-{new_nonce()}"
 
     def key(self, gtrid: str, broker_id: int) -> XaKey:
-        """Return the broker's key of the branch of *gtrid*."""
-        return XaKey(xid_of(gtrid, broker_id), self.qualifier)
+        """Return the broker's key of the branch of *gtrid*, which may be another table's."""
+        return XaKey(xid_of(gtrid, broker_id), (name_in(gtrid) or self).qualifier)
 
     def gtrid_of(self, xid: Xid, broker_id: int) -> str | None:
         """Return the transaction whose branch at *broker_id* is *xid*; None unless this table decides it."""

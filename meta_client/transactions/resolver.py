@@ -18,7 +18,7 @@ from meta_client.transactions.brokers import BranchPlace, Brokers, SentCommit
 from meta_client.transactions.due_decisions import DueDecisions
 from meta_client.transactions.errors import OtherTable
 from meta_client.transactions.generation import Generations
-from meta_client.transactions.names import TableName
+from meta_client.transactions.names import PREFIX, TableName, name_in
 from meta_client.transactions.resolver_state import Counts, ResolverState
 from meta_client.transactions.table import DecisionTable, Opener, Row, RowDecision
 from meta_client.transactions.table_clock import TableClock
@@ -184,7 +184,7 @@ class Resolver:
             self._finish_rows(table, unfinished[first : first + AT_ONCE], committed)
         # Until a row is old its transaction, if its COMMIT got no answer, may still need it.
         self._done.update(row.gtrid for row in rows if row.gtrid in self._through and row.is_old)
-        self._state.keep_only({row.gtrid for row in rows} | due.keys(), self._name.qualifier)
+        self._state.keep_only({row.gtrid for row in rows} | due.keys(), PREFIX)
         self._delete_done(table)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
@@ -228,7 +228,7 @@ class Resolver:
         """Commit at every broker that the rows name, unless it is known to be *committed* there."""
         readable: list[tuple[Row, tuple[int, ...]]] = []
         for row in rows:
-            if row.brokers is None or not self._name.owns(row.gtrid):
+            if row.brokers is None or name_in(row.gtrid) is None:  # of a table in whose place this one is, it is known
                 self._leave(row)
             else:
                 readable.append((row, row.brokers))

@@ -64,10 +64,10 @@ class ResolverState:
         """Forget a problem; return True if there was one."""
         return self._problems.pop(what, None) is not None
 
-    def keep_only(self, gtrids: Collection[str], qualifier: str) -> None:
-        """Forget problems of a table's other transactions; *qualifier* begins the names of all."""
+    def keep_only(self, gtrids: Collection[str], prefix: str) -> None:
+        """Forget problems of other transactions; *prefix* begins the names of all."""
         self._problems = {
             what: problem
             for what, problem in self._problems.items()
-            if not what.startswith(qualifier) or what.partition(" ")[0] in gtrids
+            if not what.startswith(prefix) or what.partition(" ")[0] in gtrids
         }

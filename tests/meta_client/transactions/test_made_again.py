@@ -32,6 +32,7 @@ from tests.meta_client.aio.transactions.ways import opened
 from tests.meta_client.transactions.conftest import Deciding, World, do, make, running_world
 from tests.meta_client.transactions.crashing import connect
 from tests.meta_client.transactions.test_crashes import CRASHING, DRIVERS
+from tests.meta_client.transactions.test_restored import resolver as run_resolver
 
 AGAIN = {
     "dropped": ("DROP TABLE metaq_decision", "DROP TABLE metaq_decision_table"),
@@ -227,3 +228,17 @@ def test_a_server_that_has_become_a_replica(maria_world: World) -> None:
     resolver.run_pass()
     assert world.prepared() == []
     resolver.close()
+
+
+def test_a_row_of_a_table_that_lost_its_identity_is_carried_out(deciding: Deciding, broker_pool: BrokerPool) -> None:
+    """Its row says that it is decided, and where, whatever the table is called by now."""
+    with running_world(deciding, broker_pool) as world:
+        driver = next(driver for driver, kind in DRIVERS.items() if kind == deciding.kind)
+        place = deciding.url.removeprefix("sqlite:///")
+        assert start_module(CRASHING, driver, place, world.zookeeper, "7", "DECIDED").wait() == -9
+        assert len(world.prepared()) == 1
+        deciding.execute("DELETE FROM metaq_decision_table")
+        assert init(deciding.url, KEEP_S) != deciding.identity
+        done = run_resolver(deciding.url, world.zookeeper)
+        assert (done.returncode, world.prepared()) == (0, []), done.stderr
+        world.check([7])
