@@ -115,6 +115,12 @@ def bytes_between(directory: Path, start: int, end: int) -> bytes:
     return b"".join(data[max(start - base, 0) : max(end - base, 0)] for base, data in segments_of(directory))
 
 
+def padded(directory: Path, end: int) -> int:
+    """The end of the segment, if no record fits behind *end*; else *end*."""
+    ends = (base + len(data) for base, data in segments_of(directory))
+    return next((each for each in ends if 0 <= each - end < _HEADER.size), end)
+
+
 @dataclass
 class Branch:
     """A live branch."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from journal.records.xid import parse_key
-from tests.crash.kept import Kept, Kind, Raw, Told, bytes_between, walk
+from tests.crash.kept import Kept, Kind, Raw, Told, bytes_between, padded, walk
 from tests.crash.ledger import BranchFacts
 from tests.crash.shown import Shown
 from tests.crash.workload import PARTITIONS
@@ -17,7 +17,7 @@ NAMED_MAX = 1_000  # keys that `metaq promote --former-dir` names of each kind; 
 
 class Loss(NamedTuple):
     """LSNs [start, end) that a dead or paused master has and the slave that replaces it lacks. PADs, which fill
-    segments, may precede or follow."""
+    segments, or the rest of one that is too short for a record, may precede or follow."""
 
     copy: list[Raw]
     tail: list[Raw]
@@ -39,7 +39,8 @@ class Loss(NamedTuple):
         copy, former = ([record for record in records if record.kind != Kind.PAD] for records in (ours, theirs))
         start, end = copy[-1].end, former[-1].end
         missing = bytes_between(master.data, start, end)
-        return cls(copy, former[len(copy) :], start, ours[-1].end, end, theirs[-1].end, missing)
+        start_padded, end_padded = (padded(master.data, records[-1].end) for records in (ours, theirs))
+        return cls(copy, former[len(copy) :], start, start_padded, end, end_padded, missing)
 
     @property
     def former(self) -> list[Raw]:
