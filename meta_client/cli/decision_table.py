@@ -177,7 +177,7 @@ def resolver(
             if admin_port is not None:
                 from meta_client.transactions.resolver_metrics import serve_resolver_admin  # imported on first use
 
-                stack.enter_context(serve_resolver_admin(found, admin_port))
+                stack.enter_context(serve_resolver_admin(found, admin_port, interval_s))
             if once:
                 _run_two_passes(found, batches, age_s)
             else:

@@ -28,17 +28,25 @@ UNREACHABLE: Final = Family("metaq_resolver_unreachable", G, "Databases and brok
 LAST_PASS: Final = Family(
     "metaq_resolver_last_pass_age_seconds", G, "Time since the last pass ended; absent before the first."
 )
+PASS_S_MAX: Final = 30.0  # exceeds the wait for any single answer
 FAMILIES: Final = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 
 
-def serve_resolver_admin(resolver: Resolver, port: int) -> AdminServer:
-    """Serve metrics and health of *resolver* on 127.0.0.1 until the server is closed. Raises CannotServe."""
-    return serve_samples(functools.partial(samples, resolver), functools.partial(ready, resolver), port)
+def serve_resolver_admin(resolver: Resolver, port: int, interval_s: float) -> AdminServer:
+    """Serve metrics and health of *resolver*, which makes a pass every *interval_s*, on 127.0.0.1 until the server is
+    closed. Raises CannotServe."""
+    check = functools.partial(ready, resolver, interval_s)
+    return serve_samples(functools.partial(samples, resolver), check, port)
 
 
-def ready(resolver: Resolver) -> Health:
-    """Return whether the last pass reached the database and every broker."""
-    return Health(resolver.unreachable if resolver.last_pass_age_s is not None else ("it has not looked yet",))
+def ready(resolver: Resolver, interval_s: float) -> Health:
+    """Return whether the last pass, moments ago, reached the database and every broker."""
+    if (age_s := resolver.last_pass_age_s) is None:
+        return Health(("it has not looked yet",))
+    if age_s > interval_s + PASS_S_MAX:
+        waits = f"it has ended no pass for {age_s:.0f} s: it waits for the database or a broker, or ends thousands"
+        return Health((waits, *resolver.unreachable))
+    return Health(resolver.unreachable)
 
 
 def samples(resolver: Resolver) -> Iterator[Sample]:

@@ -4,10 +4,16 @@ import os
 import re
 import signal
 import socket
+import time
+from contextlib import closing
 from pathlib import Path
 
 from meta_client.admin.log_samples import FAMILIES as LOG
-from meta_client.transactions.resolver_metrics import FAMILIES, WAITING_AGE
+from meta_client.net.identity import new_session_id
+from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.transactions.brokers import Brokers
+from meta_client.transactions.resolver import Resolver
+from meta_client.transactions.resolver_metrics import FAMILIES, PASS_S_MAX, WAITING_AGE, ready
 from tests.fixtures.forked import run_metaq, start_metaq, start_module
 from tests.fixtures.scrape import SERVED, Scrape, health, wait_for
 from tests.meta_client.transactions.conftest import World
@@ -55,6 +61,19 @@ def test_what_a_resolver_does_and_cannot_reach(lite_world: World, tmp_path: Path
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_pass_that_does_not_end_is_no_ready_one(lite_world: World) -> None:
+    """As while its database takes the question and hangs."""
+    client, name, late_s = lite_world.client, lite_world.deciding.identity.name, 0.0
+    brokers = Brokers(XaVerbs(client.topology, client.connections, new_session_id()), name)
+    resolver = Resolver(brokers, name, lite_world.deciding.table, clock=lambda: time.monotonic() + late_s)
+    with closing(resolver):
+        resolver.run_pass()
+        assert ready(resolver, 1.0).why_not == ()
+        late_s = PASS_S_MAX + 2
+        assert "it has ended no pass for 32 s" in ready(resolver, 1.0).why_not[0]
+        assert ready(resolver, 60.0).why_not == ()
 
 
 def test_a_taken_port_names_the_option(lite_world: World) -> None:
