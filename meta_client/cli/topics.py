@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from meta_client.cli.options import connected, direct_option
-from meta_client.cli.output import confirm, json_option, print_rows, zk_option
+from meta_client.cli.output import confirm, json_option, print_rows, refuse_away, zk_option
 from meta_client.cli.security_options import security
 from meta_client.cli.targets import known_url, targets, where_options
 from meta_client.client import Client
@@ -18,7 +18,7 @@ from meta_client.net.connection import Connection
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.operations.broker_rows import number
-from meta_client.operations.placement import brokers_of
+from meta_client.operations.placement import away_brokers, brokers_of
 from meta_client.operations.text import tell
 from meta_client.operations.topic_rows import topic_rows
 from meta_client.protocol.compression import NO_COMPRESSION
@@ -46,8 +46,8 @@ def topics(context: click.Context, zk: str, as_json: bool) -> None:
 
     Without a command: which broker offers how many partitions, to producers and to consumers. A broker is written
     B-m, the master of broker id B, or B-sS, its slave S. A topic without a broker was offered once, and nobody who
-    does is up. Exit status 1: a node in ZooKeeper can't be read, and is named. With --broker the broker tells its
-    topics itself, of those without messages the name alone.
+    does is up. Exit status 1: a node in ZooKeeper can't be read, or a known broker is away, and is named. With
+    --broker the broker tells its topics itself, of those without messages the name alone.
 
     \b
     metaq topics
@@ -67,6 +67,7 @@ def topics(context: click.Context, zk: str, as_json: bool) -> None:
         print_rows(rows, as_json=as_json, empty="no topics: start a broker that offers one")
         if client.session.malformed.found:
             context.exit(SOME_SKIPPED)
+        refuse_away(away_brokers(client))
 
 
 def _settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,10 +7,12 @@ from typing import Final
 from meta_client.client import Client
 from meta_client.console.broker_view import ITEMS, BrokerView, Told, parse_told
 from meta_client.console.reads import LIMIT_S, Reads, Unknown
+from meta_client.metadata.topology import no_master
 from meta_client.net.calls import checked_broker, wait_result
 from meta_client.net.deadline import Deadline
 from meta_client.net.opaques import next_opaque
 from meta_client.operations.broker_rows import replication_node
+from meta_client.operations.placement import away_brokers
 from meta_client.protocol.requests import Stats
 from zk.brokers.cluster import BrokerEntry, known_broker_ids, read_brokers
 from zk.tree.broker_url import BrokerUrl
@@ -43,6 +45,13 @@ async def read_cluster(client: Client, reads: Reads) -> ShownCluster | Unknown:
     for (broker_id, url), answer in said.items():
         told[broker_id][url] = answer
     return replace(found, brokers=tuple(view.answered(told[view.broker_id]) for view in found.brokers))
+
+
+async def read_away(client: Client, reads: Reads) -> dict[int | str, str]:
+    """Return by id the brokers that are away, whose partitions ZooKeeper does not list, each with the reason; `*` if
+    nobody knows which they are."""
+    away = await reads.call(("away",), lambda: away_brokers(client))
+    return {"*": away.why} if isinstance(away, Unknown) else {one: str(no_master(one)) for one in away}
 
 
 def _registered(client: Client) -> ShownCluster:

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from meta_client.client import Client
+from meta_client.console.brokers import read_away
 from meta_client.console.page import Asked, NotHere, Rows, Values
 from meta_client.console.payload import preview
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.rendering import path
 from meta_client.consumer.dead_letters.reading import read_dead_letters, read_group
-from meta_client.metadata.topology import no_master
 from meta_client.operations.group_ends import ask_ends, with_all_partitions
 from meta_client.operations.group_lag import FAULTS, Ends, faults, group_row, lag_of, partition_row
-from meta_client.operations.placement import away_brokers
 from zk.groups.listing import GroupListing, list_groups, read_group_names
 from zk.tree.paths import is_name
 
@@ -75,7 +74,7 @@ async def read_letters(asked: Asked) -> Values:
     return {"stores": stores, "preview": preview, "most": LETTERS_MAX}
 
 
-async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) -> tuple[Ends, dict[int, str]]:
+async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) -> tuple[Ends, dict[int | str, str]]:
     """Ask every broker about its partitions of *listings*, each by itself; also return those that are silent or
     away, which may have partitions that no listing names."""
     ids = sorted({one.partition.broker_id for listing in listings for one in listing.progress})
@@ -83,9 +82,6 @@ async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) 
     answers, unknown = await reads.each_broker(
         ("ends", names), ids, lambda broker_id, tell: ask_ends(client, listings, tell, broker_id)
     )
-    away = await reads.call(("away",), lambda: away_brokers(client))
-    if not isinstance(away, Unknown):
-        unknown = {broker_id: str(no_master(broker_id)) for broker_id in away} | unknown
     ends = Ends({}, frozenset(), frozenset(), {}, {}, time.time_ns() // 1_000_000)
     for one in answers:
         ends = replace(
@@ -96,7 +92,7 @@ async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) 
             put_ms={**ends.put_ms, **one.put_ms},
             messages={**ends.messages, **one.messages},
         )
-    return ends, unknown
+    return ends, await read_away(client, reads) | unknown
 
 
 async def read_listings(client: Client, reads: Reads, names: list[str]) -> list[GroupListing] | Unknown:

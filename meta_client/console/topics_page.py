@@ -4,14 +4,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from meta_client.client import Client
+from meta_client.console.brokers import read_away
 from meta_client.console.messages import READ_S, SEARCH_S, read_one, read_page, search
 from meta_client.console.page import Asked, InvalidQuery, NotHere, Rows, Values
 from meta_client.console.payload import FORMS, preview, shown
 from meta_client.console.reads import Reads, Unknown
 from meta_client.console.rendering import path
 from meta_client.consumer.position import EARLIEST, Position
-from meta_client.metadata.topology import no_master
-from meta_client.operations.placement import away_brokers
 from meta_client.operations.positions import Positions, Range
 from meta_client.operations.searching import Wanted
 from meta_client.operations.topic_rows import topic_rows
@@ -32,7 +31,13 @@ async def read_topics(asked: Asked) -> Values:
     listed = await asked.reads.call(
         ("topic rows", rows.rows), lambda: {name: list(topic_rows(client, name)) for name in rows.rows}, READ_S
     )
-    return {"topics": listed, "rows": rows, "page_at": lambda start: path("topics", start=start or None)}
+    away = await read_away(client, asked.reads)
+    return {
+        "topics": listed,
+        "unknown": away,
+        "rows": rows,
+        "page_at": lambda start: path("topics", start=start or None),
+    }
 
 
 async def read_topic_page(asked: Asked) -> Values:
@@ -44,7 +49,7 @@ async def read_topic_page(asked: Asked) -> Values:
         return values
     rows = Rows.of(partitions, asked.start)
     ranges, unknown = await read_ranges(client, asked.reads, [(topic, one) for one in rows.rows])
-    values |= {"rows": rows, "ranges": ranges, "unknown": unknown}
+    values |= {"rows": rows, "ranges": ranges, "unknown": await read_away(client, asked.reads) | unknown}
     values["page_at"] = lambda start: path("topics", topic, start=start or None)
     values["offered"] = await asked.reads.call(("topic rows", topic), lambda: list(topic_rows(client, topic)))
     return values
@@ -133,11 +138,7 @@ async def _search(asked: Asked, topic: str, partitions: list[Partition], values:
         else:
             values["hits"] += answer
     if not given["partition"]:
-        away = await asked.reads.call(("away",), lambda: away_brokers(client))
-        if isinstance(away, Unknown):
-            values["failures"].append(("*", away.why))
-        else:
-            values["failures"] += [(f"{broker_id}-*", str(no_master(broker_id))) for broker_id in away]
+        values["failures"] += [(f"{one}-*", why) for one, why in (await read_away(client, asked.reads)).items()]
     values["result"] = "found"
 
 

@@ -54,6 +54,8 @@ def test_what_is_shown_without_a_brokers_partitions_is_called_incomplete(cluster
         ["0-0", "0-1", "0-2", "0-3"],
         said,
     )
+    done = run(cluster, "topics", "--json", status=1)
+    assert ({json.loads(line)["broker"] for line in done.stdout.splitlines()}, done.stderr) == ({"0-m"}, said)
     done = run(cluster, "consume", "orders", status=1)
     assert (done.stdout, done.stderr) == ("zero\n", said)
     for more in (["--count", "1"], ["--partition", "0-0"]):

@@ -55,10 +55,10 @@ def test_what_a_broker_that_is_away_has_was_not_searched(browser: TestClient, st
     try:
         text = browser.get("/topics/orders/messages?key=of-nine").text
         one = browser.get("/topics/orders/messages?key=of-nine&partition=0-0").text
-        groups = browser.get("/groups").text
+        others = [browser.get(page).text for page in ("/groups", "/topics", "/topics/orders")]
     finally:
         stack.forget_silent(9)
-    assert "broker 9 has no master" in groups, "which groups have not met"
+    assert all("broker 9 has no master" in text for text in others), "which groups have not met"
     assert "orders/9-* was not searched: broker 9 has no master" in text
     assert "No such message in the partitions that were searched" in text
     assert "No such message." in one
@@ -121,6 +121,8 @@ def test_what_takes_too_long_is_unknown(stack: Stack, hurried: TestClient, monke
     )
     assert hurried.get("/topics/orders/messages?key=key-1").text.count("no answer in 0 s") >= 2
     assert "no answer in 0 s" in hurried.get("/topics/orders").text
+    monkeypatch.setattr(groups_page, "LIST_S", 60.0)
+    assert "broker *: no answer in 0 s" in hurried.get("/groups").text
 
 
 def test_a_long_run_is_not_read_backwards(browser: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
