@@ -162,8 +162,8 @@ class OnlineBranches(Branches):
         """Yield the answer about each branch, as *read* reads it; AT_ONCE of them are in flight at a time."""
         for start in range(0, len(places), AT_ONCE):
             asked = {RemoteBranch(self._verbs, *place): place for place in places[start : start + AT_ONCE]}
+            posted = self._verbs.post_all(asked, request, ANSWER_TIMEOUT_S, extension)
             deadline = Deadline(ANSWER_TIMEOUT_S)
-            posted = self._verbs.post_all(asked, request, deadline, extension)
             for branch, place in asked.items():
                 reply = posted.get(branch)
                 if reply is None:

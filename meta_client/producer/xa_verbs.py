@@ -137,15 +137,15 @@ class XaVerbs:
             masters = self._topology.read_masters()
             failures = {broker_id: str(no_master(broker_id)) for broker_id in self._topology.read_absent(masters)}
         keys: dict[int, tuple[XaKey, ...]] = {}
-        deadline = Deadline(REQUEST_TIMEOUT_S)
         waiting: dict[int, tuple[Transport, PendingReply]] = {}
         for broker_id, url in masters.items():
             command = TransactionCommand(None, self.session_id, TransactionVerb.RECOVER, None, qualifier, next_opaque())
             try:
-                connection = self._connections.get(url, deadline.remaining_s())
+                connection = self._connections.get(url, REQUEST_TIMEOUT_S)  # each has its own time
                 waiting[broker_id] = connection, connection.submit(command)
             except (ConnectionLost, TooManyRequests) as error:
                 failures[broker_id] = f"RECOVER on broker {broker_id}: {error}"
+        deadline = Deadline(REQUEST_TIMEOUT_S)
         for broker_id, (connection, reply) in waiting.items():
             try:
                 answer = wait_result(reply, deadline.remaining_s(), f"RECOVER on broker {broker_id}")
@@ -163,16 +163,18 @@ class XaVerbs:
         self,
         branches: Iterable["RemoteBranch"],
         request: Callable[["RemoteBranch"], Request],
-        deadline: Deadline,
+        timeout_s: float,
         extension: str = "",
     ) -> dict["RemoteBranch", PendingReply | MetaError | ZooKeeperError]:
         """Send a *request* about each of *branches*, those of one broker together; return the pending reply of each, or
-        the reason why nothing was sent. Leaves out those whose broker lacks *extension*."""
+        the reason why nothing was sent. Leaves out those whose broker lacks *extension*. Waits *timeout_s* at most for
+        each broker, so that one that hangs takes no other's time: begin the wait for replies afterwards."""
         found: dict[RemoteBranch, PendingReply | MetaError | ZooKeeperError] = {}
         by_broker: dict[int, list[RemoteBranch]] = defaultdict(list)
         for branch in branches:
             by_broker[branch.broker_id].append(branch)
         for broker_id, some in by_broker.items():
+            deadline = Deadline(timeout_s)
             try:
                 connection = self.connect(broker_id, deadline)
                 if not extension or extension in connection.capabilities(deadline.remaining_s()).extensions:

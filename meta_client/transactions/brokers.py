@@ -155,9 +155,10 @@ class Brokers:
 
     def _send(self, verb: TransactionVerb, branches: Iterable["BrokerBranch"]) -> None:
         """Send *verb* about all of *branches*, for each to await. Raises nothing."""
-        deadline, by_remote = Deadline(REQUEST_TIMEOUT_S), {branch.remote: branch for branch in branches}
+        by_remote = {branch.remote: branch for branch in branches}
         extension = STATUS if verb is TransactionVerb.STATUS else ""
-        posted = self._verbs.post_all(by_remote, lambda remote: remote.request(verb), deadline, extension)
+        posted = self._verbs.post_all(by_remote, lambda remote: remote.request(verb), REQUEST_TIMEOUT_S, extension)
+        deadline = Deadline(REQUEST_TIMEOUT_S)
         for remote, reply in posted.items():
             sent = reply if isinstance(reply, PendingReply) else remote.unreachable(verb, reply)
             by_remote[remote].sent[verb] = _Sent(sent, deadline)
@@ -202,8 +203,9 @@ class Brokers:
 
     def _reports(self, places: Collection[BranchPlace]) -> Mapping[BranchPlace, Mapping[str, object] | XaError]:
         """Return what brokers tell of each branch, nothing of one without that; or the error."""
-        deadline, branches = Deadline(REQUEST_TIMEOUT_S), {place: self._at(*place) for place in places}
-        posted = self._verbs.post_all(branches.values(), RemoteBranch.report_request, deadline, BRANCH)
+        branches = {place: self._at(*place) for place in places}
+        posted = self._verbs.post_all(branches.values(), RemoteBranch.report_request, REQUEST_TIMEOUT_S, BRANCH)
+        deadline = Deadline(REQUEST_TIMEOUT_S)
         found: dict[BranchPlace, Mapping[str, object] | XaError] = {}
         for place, branch in branches.items():
             reply = posted.get(branch)

@@ -1,7 +1,9 @@
 """`metaq txn commit`, `rollback` and `forget` of many branches: files, repeats, kills, and what changed in between."""
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -12,10 +14,12 @@ import pytest
 
 from journal.records.xid import XaKey
 from meta_client.operations.branches import OnlineBranches
+from meta_client.producer.xa_verbs import XaVerbs
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import run_metaq, start_metaq
 from tests.fixtures.zookeeper_tree import wait_until
 from tests.meta_client.transactions.conftest import World, make_sqlite, running_world
+from zk.tree.broker_url import BrokerUrl
 
 COUNT = 40
 WHY = ("--why", "test")
@@ -280,6 +284,47 @@ def test_a_kill_half_way_and_a_repeat(world: World, tmp_path: Path, victim: str)
     assert metaq(world, "rollback", "--from", str(file), *WHY, "--yes").stdout == "done_before=60\n"
     metaq(world, "forget", "--from", str(file), "--yes")
     assert listed(world) == ""
+
+
+def test_a_broker_that_hangs_keeps_no_other_from_ending(world: World) -> None:
+    """It is asked first, and takes all the time that it may."""
+    keys = prepare(world, 6)
+    lines = [json.dumps({"key": str(key), "broker": number % 2}) for number, key in enumerate(keys)]
+    said = "\n".join(reversed(lines))
+    world.brokers[1].pause()
+    try:
+        done = metaq(world, "rollback", "--from", "-", *WHY, "--yes", "--json", said=said, status=1)
+    finally:
+        world.brokers[1].resume()
+    assert states(done) == dict(zip(map(str, keys), ("done", "unknown") * 3, strict=True))
+    again = "\n".join(lines)
+    wait_until(
+        lambda: (
+            run_metaq("txn", "rollback", "--from", "-", *WHY, "--yes", "--zk", world.zookeeper, stdin=again).returncode
+            == 0
+        )
+    )
+    metaq(world, "forget", "--from", "-", "--yes", said=again)
+
+
+def test_branches_are_listed_beside_brokers_that_nobody_reaches(world: World) -> None:
+    """A firewall drops what is sent to them: a connection is neither made nor refused."""
+    keys = prepare(world, 4)
+    with contextlib.ExitStack() as opened:
+        dropping = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # more than it queues
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(dropping.getsockname())
+        client = opened.enter_context(world.open_client())
+        verbs = XaVerbs(client.topology, client.connections, "a-test")
+        masters = {7: BrokerUrl("127.0.0.1", dropping.getsockname()[1])}
+        masters |= {8: BrokerUrl("localhost", masters[7].port)} | client.topology.read_masters()
+        listing = verbs.list_prepared(None, masters)
+    assert sorted(key for some in listing.keys.values() for key in some) == sorted(keys)
+    assert list(listing.failures) == [7, 8]
+    metaq(world, "rollback", *map(str, keys), *WHY, "--yes")
+    metaq(world, "forget", *map(str, keys), "--yes")
 
 
 def test_in_a_stopped_brokers_directory(world: World, tmp_path: Path) -> None:
