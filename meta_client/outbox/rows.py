@@ -181,8 +181,14 @@ def defer(connection: Connection, deferred: Collection[tuple[OutboxRow, Partitio
 
 
 def read_state(connection: Connection) -> RelayState:
-    """Return what the relay's row tells. Raises DamagedRow."""
-    return load(connection.scalar(_READ_STATE) or "")
+    """Return what the relay's row tells. Raises NoOutbox (DamagedRow)."""
+    return _loaded(connection.execute(_READ_STATE).first())
+
+
+def _loaded(row: Any) -> RelayState:
+    if row is None:
+        raise NoOutbox(f"{RELAY_TABLE} is empty")
+    return load(row[0] or "")
 
 
 def lock(connection: Connection) -> RelayState:
@@ -190,10 +196,7 @@ def lock(connection: Connection) -> RelayState:
     (DamagedRow)."""
     if connection.dialect.name == "sqlite":  # has no FOR UPDATE: a write locks the file
         connection.execute(_TOUCH)
-    row = connection.execute(_LOCK).first()
-    if row is None:
-        raise NoOutbox(f"{RELAY_TABLE} is empty")
-    return load(row[0] or "")
+    return _loaded(connection.execute(_LOCK).first())
 
 
 def has_any(connection: Connection, state: RelayState, over: PassedOver) -> bool:

@@ -8,6 +8,7 @@ which a relay locks: two relays never move rows at the same time. It has their R
 from functools import lru_cache
 from typing import Any, Final
 
+from meta_client.outbox.relay_state import RelayState
 from meta_client.sql.core import (
     TIMESTAMP,
     BigInteger,
@@ -110,6 +111,7 @@ DEFERRED: Final = tables(None).deferred
 ASIDE: Final = tables(None).aside
 RELAY: Final = tables(None).relay
 _MAKE_ROW: Final = insert(RELAY).values(only_one=1)
+_DEFERRED_FOR: Final = select(DEFERRED.c.broker_id).distinct().order_by(DEFERRED.c.broker_id)
 
 
 def ddl(dialect: Dialect) -> str:
@@ -120,13 +122,14 @@ def ddl(dialect: Dialect) -> str:
 
 
 def create(connection: Connection) -> None:
-    """Make the tables if missing, and the relay's row. Commits."""
+    """Make the tables if missing, and the relay's row, which names brokers of deferred messages. Commits."""
     executor = SqlAlchemyExecutor(connection)
     for table in (OUTBOX, DEFERRED, ASIDE, RELAY):
         executor.create(select(table).limit(1), CreateTable(table))
     if connection.scalar(select(RELAY.c.only_one)) is None:
+        brokers = tuple(connection.scalars(_DEFERRED_FOR))
         try:
-            connection.execute(_MAKE_ROW)
+            connection.execute(_MAKE_ROW.values(state=RelayState(deferred=brokers).dump() if brokers else None))
         except exc.IntegrityError:  # another process made it meanwhile
             connection.rollback()
     connection.commit()

@@ -191,3 +191,20 @@ def test_ids_that_begin_again_while_messages_are_deferred(outboxed: OutboxWorld)
     with outboxed.engine.connect() as connection:
         found = rows.oldest_deferred(connection, 10, 1_000, PassedOver(), [0])
         assert [row.payload for row in found] == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+def test_the_relay_s_row_is_made_again(outboxed: OutboxWorld) -> None:
+    """By the command that relays name: it knows for which brokers messages are deferred."""
+    outboxed.work(1, 2)
+    with outboxed.engine.connect() as connection:
+        waiting = rows.WAITING.oldest(connection, 10, 1_000, passed_over=())
+        rows.defer(connection, [(row, Partition(0, 0)) for row in waiting])
+        connection.commit()
+    outboxed.world.deciding.execute("DELETE FROM metaq_outbox_relay")
+    relay = outboxed.relay()
+    drain(relay)
+    assert "metaq_outbox_relay is empty; run `metaq outbox init" in str(relay.trouble)
+    with outboxed.engine.connect() as connection:
+        tables.create(connection)
+    drain(relay)
+    outboxed.world.check([1, 2])
