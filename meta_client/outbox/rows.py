@@ -1,5 +1,6 @@
 """Statements on the tables of an outbox, in SQLAlchemy Core."""
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -57,23 +58,36 @@ def _by_id(table: Table) -> Delete:
     return delete(table).where(table.c.id == bindparam("the_id"))
 
 
-def _renumber(connection: Connection, table: Table, row_id: int) -> int:
-    """Give a row an id that is free everywhere, before all others; return it. Ids may begin again, as TRUNCATE has them
-    do in MySQL, while rows of before are set aside."""
-    least = [connection.scalar(select(func.min(each.c.id))) or 0 for each in (OUTBOX, DEFERRED, ASIDE)]
-    new_id = min(0, *least) - 1
-    connection.execute(update(table).where(table.c.id == row_id).values(id=new_id))
-    return new_id
-
-
 def _copy(source: Table, to: Table, *where: Any, **others: Any) -> Insert:
-    """Return the statement that copies the row `the_id`, or those *where*, from one table to another."""
-    found = select(*(source.c[name] for name in _MESSAGE), *others.values())
-    return insert(to).from_select([*_MESSAGE, *others], found.where(*where or (source.c.id == bindparam("the_id"),)))
+    """Return the statement that copies the row `the_id`, or those *where*, from one table to another, with *others* as
+    columns."""
+    columns = {name: source.c[name] for name in _MESSAGE} | others
+    found = select(*columns.values()).where(*where or (source.c.id == bindparam("the_id"),))
+    return insert(to).from_select(list(columns), found)
 
 
+def _below_all(connection: Connection) -> int:
+    """Return an id that is free everywhere, for a message whose own is taken: TRUNCATE in MySQL has ids begin again,
+    while rows of before are set aside."""
+    least = (connection.scalar(select(func.min(table.c.id))) or 0 for table in (OUTBOX, DEFERRED, ASIDE))
+    return min(0, *least) - 1
+
+
+_NEW_ID: Final = bindparam("new_id", type_=BigInteger)
 _DEFER: Final = _copy(OUTBOX, DEFERRED, broker_id=bindparam("the_broker"), destination=bindparam("the_destination"))
-_BACK: Final = _copy(ASIDE, OUTBOX), _by_id(ASIDE)
+_BACK: Final = _copy(ASIDE, OUTBOX, id=_NEW_ID), _by_id(ASIDE)
+_FROM: Final = DEFERRED.c.id >= bindparam("first")
+_SHIFT: Final = (
+    _copy(
+        DEFERRED,
+        DEFERRED,
+        _FROM,
+        id=DEFERRED.c.id - bindparam("shift", type_=BigInteger),
+        broker_id=DEFERRED.c.broker_id,
+        destination=DEFERRED.c.destination,
+    ),
+    delete(DEFERRED).where(_FROM),
+)
 _RELEASED: Final = (
     DEFERRED.c.broker_id == bindparam("broker"),
     DEFERRED.c.id.between(bindparam("first"), bindparam("last")),
@@ -108,8 +122,7 @@ class RowSource:
         self._remove = delete(table).where(cells.id.in_(bindparam("ids", expanding=True)))
         self._remove_array = delete(table).where(cells.id == any_(bindparam("ids", type_=ARRAY(BigInteger))))
         self._remove_one = _by_id(table)
-        self._table = table
-        self._set_aside = _copy(table, ASIDE, reason=bindparam("the_reason"))
+        self._set_aside = _copy(table, ASIDE, id=_NEW_ID, reason=bindparam("the_reason"))
 
     def has_any(self, connection: Connection, **due: Collection[Any]) -> bool:
         """Return whether a row is *due*: *passed_over* are topics; of deferred ones there are *brokers*, and *places*
@@ -134,9 +147,9 @@ class RowSource:
 
     def set_aside(self, connection: Connection, row_id: int, reason: str) -> None:
         """Set a message aside, with the reason. Commits. Raises RowsChanged."""
-        if connection.scalar(select(ASIDE.c.id).where(ASIDE.c.id == row_id)) is not None:
-            row_id = _renumber(connection, self._table, row_id)
-        connection.execute(self._set_aside, {"the_id": row_id, "the_reason": reason[:REASON_MAX]})
+        is_taken = connection.scalar(select(ASIDE.c.id).where(ASIDE.c.id == row_id)) is not None
+        new_id = _below_all(connection) if is_taken else row_id
+        connection.execute(self._set_aside, {"the_id": row_id, "new_id": new_id, "the_reason": reason[:REASON_MAX]})
         _check_count(connection.execute(self._remove_one, {"the_id": row_id}).rowcount, 1)
         connection.commit()
 
@@ -174,8 +187,9 @@ def defer(connection: Connection, deferred: Collection[tuple[OutboxRow, Partitio
     ]
     taken = select(DEFERRED.c.id).where(DEFERRED.c.id.in_([row.id for row, _ in deferred])).limit(1)
     if connection.scalar(taken) is not None:  # ids began again: those of before go first, in their order
-        least, most = connection.execute(select(func.min(DEFERRED.c.id), func.max(DEFERRED.c.id))).one()
-        connection.execute(update(DEFERRED).values(id=DEFERRED.c.id - (most - min(0, least) + 1)))
+        ids = DEFERRED.c.id
+        first, last, count = connection.execute(select(func.min(ids), func.max(ids), func.count())).one()
+        _change_tables(connection, _SHIFT, {"first": first, "shift": last - min(0, first) + 1}, count)
     connection.execute(_DEFER, values)
     WAITING.remove(connection, [row.id for row, _ in deferred])
 
@@ -258,8 +272,9 @@ def retry(connection: Connection, ids: Collection[int] | None) -> int:
     RowsChanged."""
     chosen = () if ids is None else (ASIDE.c.id.in_(ids),)
     waiting = set(connection.scalars(select(ASIDE.c.id).join(OUTBOX, OUTBOX.c.id == ASIDE.c.id).where(*chosen)))
-    every = list(connection.scalars(select(ASIDE.c.id).where(*chosen)))
-    found = [{"the_id": _renumber(connection, ASIDE, each) if each in waiting else each} for each in every]
+    free = itertools.count(_below_all(connection), -1)
+    every = connection.scalars(select(ASIDE.c.id).where(*chosen))
+    found = [{"the_id": row_id, "new_id": next(free) if row_id in waiting else row_id} for row_id in every]
     if found:
         _change_tables(connection, _BACK, found, len(found))
     connection.commit()

@@ -1,6 +1,7 @@
 """Tables of an outbox: who may use them, who makes them, how many rows they have."""
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -30,7 +31,9 @@ RIGHTS = {
 }
 
 
-def test_the_rights_that_the_documents_name_are_enough(on_postgres: OutboxWorld) -> None:
+@pytest.fixture
+def roles(on_postgres: OutboxWorld) -> Iterator[dict[str, str]]:
+    """URLs of roles with the rights that the documents name."""
     execute = on_postgres.world.deciding.execute
     documents = (ROOT / "docs/outbox.md").read_text() + (ROOT / "docs/transactions.md").read_text()
     for role, rights in RIGHTS.items():
@@ -39,22 +42,29 @@ def test_the_rights_that_the_documents_name_are_enough(on_postgres: OutboxWorld)
             assert f"`{names}` on `{table}`" in " ".join(documents.split())
             execute(f"GRANT {names} ON {table} TO {role}")
     execute("GRANT INSERT ON numbers TO outbox_service")
-    try:
-        with closing(psycopg.connect(on_postgres.url, user="outbox_service", password="p")) as connection:
-            for number in (1, 2, 3):
-                connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
-                on_postgres.outbox.send(connection, "orders", b"%d" % number)
-            connection.commit()
-        execute("UPDATE metaq_outbox SET partition = 'x' WHERE id = 2")
-        execute("UPDATE metaq_outbox SET partition = '7-0' WHERE id = 3")
-        url = make_conninfo(on_postgres.url, user="outbox_relay", password="p")
-        with closing(Relay(on_postgres.world.client, url)) as relay:
-            relay.check()
-            drain(relay)
-            assert (relay.counts.moved, relay.counts.refused, relay.trouble) == (1, 1, None)
-            assert relay.brokers_away == (7,)
-    finally:
-        execute("".join(f"DROP OWNED BY {role}; DROP ROLE {role};" for role in RIGHTS))
+    yield {role: make_conninfo(on_postgres.url, user=role, password="p") for role in RIGHTS}
+    execute("".join(f"DROP OWNED BY {role}; DROP ROLE {role};" for role in RIGHTS))
+
+
+def test_the_rights_that_the_documents_name_are_enough(on_postgres: OutboxWorld, roles: dict[str, str]) -> None:
+    execute = on_postgres.world.deciding.execute
+    with closing(psycopg.connect(roles["outbox_service"])) as connection:
+        for number in (1, 2, 3):
+            connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
+            on_postgres.outbox.send(connection, "orders", b"%d" % number)
+        connection.commit()
+    execute("UPDATE metaq_outbox SET partition = 'x' WHERE id = 2")
+    execute("UPDATE metaq_outbox SET partition = '7-0' WHERE id = 3")
+    with closing(Relay(on_postgres.world.client, roles["outbox_relay"])) as relay:
+        relay.check()
+        drain(relay)
+        assert (relay.counts.moved, relay.counts.refused, relay.trouble) == (1, 1, None)
+        assert relay.brokers_away == (7,)
+        on_postgres.work(4, 5)  # ids begin again
+        execute("UPDATE metaq_outbox SET partition = 'x', id = 2 WHERE payload = '4'")
+        execute("UPDATE metaq_outbox SET partition = '7-0', id = 3 WHERE payload = '5'")
+        drain(relay)
+        assert (relay.counts.refused, relay.trouble, on_postgres.status().waiting) == (2, None, 2)
 
 
 def test_many_that_are_far_apart_are_estimated(outboxed: OutboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
