@@ -4,6 +4,7 @@ import datetime
 import time
 from typing import Any, Final, NamedTuple
 
+from meta_client.outbox.errors import NoOutbox
 from meta_client.outbox.tables import ASIDE, DEFERRED, OUTBOX, RELAY
 from meta_client.protocol.trace_context import split_traceparent
 from meta_client.sql.core import Connection, Select, Table, func, select
@@ -60,8 +61,21 @@ _STATUS: Final = select(
 )
 
 
+def _check_visible(connection: Connection) -> None:
+    """Raise NoOutbox where PostgreSQL hides rows from this role: their messages would wait for good."""
+    if connection.dialect.name != "postgresql":
+        return
+    tables = OUTBOX, DEFERRED, ASIDE, RELAY
+    found = connection.execute(select(*(func.row_security_active(table.name) for table in tables))).one()
+    for table, is_hidden in zip(tables, found, strict=True):
+        if is_hidden:
+            remedy = f"ALTER TABLE {table.name} DISABLE ROW LEVEL SECURITY"
+            raise NoOutbox(f"row-level security may hide rows of {table.name} from this role", remedy)
+
+
 def status(connection: Connection) -> OutboxStatus:
-    """Count what the outbox holds."""
+    """Count what the outbox holds. Raises NoOutbox where rows may be hidden."""
+    _check_visible(connection)
     now, *found, relayed_at = connection.execute(_STATUS).one()
     waiting, first, deferred, first_deferred, aside = found
     waiting, deferred, aside = (

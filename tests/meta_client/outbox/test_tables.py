@@ -218,3 +218,17 @@ def test_the_relay_s_row_is_made_again(outboxed: OutboxWorld) -> None:
         tables.create(connection)
     drain(relay)
     outboxed.world.check([1, 2])
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_rows_that_a_policy_hides(on_postgres: OutboxWorld, roles: dict[str, str], table: str) -> None:
+    """Row-level security that is switched on for all tables of a schema: their owner, a service perhaps, sees none of
+    it, and messages would wait without a word."""
+    on_postgres.work(1)
+    on_postgres.world.deciding.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+    with closing(Relay(on_postgres.world.client, roles["outbox_relay"])) as relay:
+        relay.run_pass()
+        assert f"may hide rows of {table} from this role; ALTER TABLE {table} DISABLE" in str(relay.trouble)
+        on_postgres.world.deciding.execute(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY")
+        drain(relay)
+    on_postgres.world.check([1])
