@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple
 from meta_client.outbox.errors import NoOutbox
 from meta_client.outbox.tables import ASIDE, DEFERRED, OUTBOX, RELAY
 from meta_client.protocol.trace_context import split_traceparent
-from meta_client.sql.core import Connection, Select, Table, func, select
+from meta_client.sql.core import Connection, Select, Table, func, known_column, known_table, select
 
+_CLASS: Final = known_table("pg_class", *map(known_column, ("oid", "relpersistence")))
 COUNTED_MAX: Final = 100_000  # rows that a look counts one by one
 STATUS_S: Final = 5.0  # between two looks
 
@@ -61,21 +62,24 @@ _STATUS: Final = select(
 )
 
 
-def _check_visible(connection: Connection) -> None:
-    """Raise NoOutbox where PostgreSQL hides rows from this role: their messages would wait for good."""
+def _check_kept(connection: Connection) -> None:
+    """Raise NoOutbox where PostgreSQL hides rows from this role, whose messages would wait for good, or loses them."""
     if connection.dialect.name != "postgresql":
         return
-    tables = OUTBOX, DEFERRED, ASIDE, RELAY
-    found = connection.execute(select(*(func.row_security_active(table.name) for table in tables))).one()
-    for table, is_hidden in zip(tables, found, strict=True):
-        if is_hidden:
-            remedy = f"ALTER TABLE {table.name} DISABLE ROW LEVEL SECURITY"
-            raise NoOutbox(f"row-level security may hide rows of {table.name} from this role", remedy)
+    for table in (OUTBOX, DEFERRED, ASIDE, RELAY):
+        name = table.name
+        columns = _CLASS.c.relpersistence, func.row_security_active(name)
+        for kind, is_hidden in connection.execute(select(*columns).where(_CLASS.c.oid == func.to_regclass(name))):
+            if is_hidden:
+                remedy = f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY"
+                raise NoOutbox(f"row-level security may hide rows of {name} from this role", remedy)
+            if kind != "p":
+                raise NoOutbox(f"{name} is unlogged: a crash would empty it", f"ALTER TABLE {name} SET LOGGED")
 
 
 def status(connection: Connection) -> OutboxStatus:
-    """Count what the outbox holds. Raises NoOutbox where rows may be hidden."""
-    _check_visible(connection)
+    """Count what the outbox holds. Raises NoOutbox where rows may be hidden, or lost."""
+    _check_kept(connection)
     now, *found, relayed_at = connection.execute(_STATUS).one()
     waiting, first, deferred, first_deferred, aside = found
     waiting, deferred, aside = (

@@ -220,15 +220,28 @@ def test_the_relay_s_row_is_made_again(outboxed: OutboxWorld) -> None:
     outboxed.world.check([1, 2])
 
 
+KEPT_BADLY = {
+    "may hide rows of {} from this role; ALTER TABLE {} DISABLE": (
+        "ENABLE ROW LEVEL SECURITY",
+        "DISABLE ROW LEVEL SECURITY",
+    ),
+    "{} is unlogged: a crash would empty it; ALTER TABLE {} SET LOGGED": ("SET UNLOGGED", "SET LOGGED"),
+}
+
+
 @pytest.mark.parametrize("table", TABLES)
-def test_rows_that_a_policy_hides(on_postgres: OutboxWorld, roles: dict[str, str], table: str) -> None:
-    """Row-level security that is switched on for all tables of a schema: their owner, a service perhaps, sees none of
-    it, and messages would wait without a word."""
+@pytest.mark.parametrize("reason", KEPT_BADLY)
+def test_rows_that_are_hidden_or_would_be_lost(
+    on_postgres: OutboxWorld, roles: dict[str, str], table: str, reason: str
+) -> None:
+    """Row-level security that is switched on for all tables of a schema: messages would wait without a word. Or a queue
+    that somebody has made faster."""
+    change, back = KEPT_BADLY[reason]
     on_postgres.work(1)
-    on_postgres.world.deciding.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+    on_postgres.world.deciding.execute(f"ALTER TABLE {table} {change}")
     with closing(Relay(on_postgres.world.client, roles["outbox_relay"])) as relay:
         relay.run_pass()
-        assert f"may hide rows of {table} from this role; ALTER TABLE {table} DISABLE" in str(relay.trouble)
-        on_postgres.world.deciding.execute(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY")
+        assert reason.format(table, table) in str(relay.trouble)
+        on_postgres.world.deciding.execute(f"ALTER TABLE {table} {back}")
         drain(relay)
     on_postgres.world.check([1])
