@@ -106,8 +106,12 @@ class LastLook:
         self._status, self._began = None, time.monotonic()
 
     def take(self, connection: Connection) -> None:
-        """Look. Raises the database's errors."""
-        self._status = status(connection)
+        """Look. Raises the database's errors, and NoOutbox, after which it is due again."""
+        try:
+            self._status = status(connection)
+        except NoOutbox:
+            self._began = -STATUS_S
+            raise
 
     @property
     def status(self) -> OutboxStatus | None:
