@@ -91,7 +91,7 @@ def status(connection: Connection) -> OutboxStatus:
 
 
 class LastLook:
-    """Contents of an outbox a few seconds ago. One thread takes them; any may read."""
+    """Contents of an outbox a few seconds ago. One thread reads them; any may ask."""
 
     def __init__(self) -> None:
         self._status: OutboxStatus | None = None
@@ -105,7 +105,7 @@ class LastLook:
         """Forget the look before."""
         self._status, self._began = None, time.monotonic()
 
-    def take(self, connection: Connection) -> None:
+    def read(self, connection: Connection) -> None:
         """Look. Raises the database's errors, and NoOutbox, after which it is due again."""
         try:
             self._status = status(connection)
@@ -115,7 +115,7 @@ class LastLook:
 
     @property
     def status(self) -> OutboxStatus | None:
-        """What it found; None: not known, or too long ago."""
+        """Return what it found; None: not known, or too long ago."""
         return self._status if time.monotonic() < self._began + 3 * STATUS_S else None
 
     @property

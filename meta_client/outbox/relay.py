@@ -137,7 +137,7 @@ class Relay:
         """Count what the outbox holds, into `status`. Raises the database's errors."""
         self._last_look.begin()
         with self._engine.connect() as connection:
-            self._last_look.take(connection)
+            self._last_look.read(connection)
 
     @property
     def status(self) -> OutboxStatus | None:
