@@ -131,7 +131,7 @@ def snapshot(url: str, markers: list[Marker], *, may_lack_table: bool = False) -
             _table_id(connection) if has_table else None,
             _one(connection, f"SELECT (CASE WHEN pg_is_in_recovery() THEN {wal} END)::text"),
             _one(connection, "SELECT now()::text"),
-            (connection.execute(_GENERATION).fetchone() or (0,))[0] if has_table else 0,
+            (connection.execute(_GENERATION).fetchone() or ("", 0))[1] if has_table else 0,
             [DecisionRow(*row) for row in connection.execute(_DECISIONS) if row[0] != ANCHOR] if has_table else [],
             [_info(connection, marker) for marker in dict.fromkeys(markers)],
         )
