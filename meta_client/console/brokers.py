@@ -47,11 +47,11 @@ async def read_cluster(client: Client, reads: Reads) -> ShownCluster | Unknown:
     return replace(found, brokers=tuple(view.answered(told[view.broker_id]) for view in found.brokers))
 
 
-async def read_away(client: Client, reads: Reads) -> dict[int | str, str]:
+async def read_away(client: Client, reads: Reads) -> dict[str, str]:
     """Return by id the brokers that are away, whose partitions ZooKeeper does not list, each with the reason; `*` if
     nobody knows which they are."""
     away = await reads.call(("away",), lambda: away_brokers(client))
-    return {"*": away.why} if isinstance(away, Unknown) else {one: str(no_master(one)) for one in away}
+    return {"*": away.why} if isinstance(away, Unknown) else {str(one): str(no_master(one)) for one in away}
 
 
 def _registered(client: Client) -> ShownCluster:

@@ -74,7 +74,7 @@ async def read_letters(asked: Asked) -> Values:
     return {"stores": stores, "preview": preview, "most": LETTERS_MAX}
 
 
-async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) -> tuple[Ends, dict[int | str, str]]:
+async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) -> tuple[Ends, dict[str, str]]:
     """Ask every broker about its partitions of *listings*, each by itself; also return those that are silent or
     away, which may have partitions that no listing names."""
     ids = sorted({one.partition.broker_id for listing in listings for one in listing.progress})
@@ -92,7 +92,7 @@ async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) 
             put_ms={**ends.put_ms, **one.put_ms},
             messages={**ends.messages, **one.messages},
         )
-    return ends, await read_away(client, reads) | unknown
+    return ends, await read_away(client, reads) | {str(broker_id): why for broker_id, why in unknown.items()}
 
 
 async def read_listings(client: Client, reads: Reads, names: list[str]) -> list[GroupListing] | Unknown:

@@ -14,7 +14,7 @@ from zk.groups.listing import GroupListing, PartitionProgress
 from zk.tree.nodes import Partition, TopicPartition
 from zk.tree.paths import TopicKind, is_name
 
-COUNT_S_MAX: Final = 30.0  # for counting messages: those that are not counted by then are unknown
+COUNT_S_MAX: Final = 30.0  # for counting messages: the rest is unknown
 
 
 def with_all_partitions(
