@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from meta_client.client import Client
@@ -47,11 +48,12 @@ async def read_cluster(client: Client, reads: Reads) -> ShownCluster | Unknown:
     return replace(found, brokers=tuple(view.answered(told[view.broker_id]) for view in found.brokers))
 
 
-async def read_away(client: Client, reads: Reads) -> dict[str, str]:
-    """Return by id the brokers that are away, whose partitions ZooKeeper does not list, each with the reason; `*` if
-    nobody knows which they are."""
+async def read_away(client: Client, reads: Reads, silent: Mapping[int, str] = MappingProxyType({})) -> dict[str, str]:
+    """Return by id why partitions of brokers are unknown: of those that are *silent*, and of those that are away, which
+    ZooKeeper does not list; by `*` if nobody knows which these are."""
     away = await reads.call(("away",), lambda: away_brokers(client))
-    return {"*": away.why} if isinstance(away, Unknown) else {str(one): str(no_master(one)) for one in away}
+    told = {"*": away.why} if isinstance(away, Unknown) else {str(one): str(no_master(one)) for one in away}
+    return told | {str(broker_id): why for broker_id, why in silent.items()}
 
 
 def _registered(client: Client) -> ShownCluster:

@@ -92,7 +92,7 @@ async def read_ends(client: Client, reads: Reads, listings: list[GroupListing]) 
             put_ms={**ends.put_ms, **one.put_ms},
             messages={**ends.messages, **one.messages},
         )
-    return ends, await read_away(client, reads) | {str(broker_id): why for broker_id, why in unknown.items()}
+    return ends, await read_away(client, reads, unknown)
 
 
 async def read_listings(client: Client, reads: Reads, names: list[str]) -> list[GroupListing] | Unknown:

@@ -49,7 +49,7 @@ async def read_topic_page(asked: Asked) -> Values:
         return values
     rows = Rows.of(partitions, asked.start)
     ranges, unknown = await read_ranges(client, asked.reads, [(topic, one) for one in rows.rows])
-    values |= {"rows": rows, "ranges": ranges, "unknown": {**unknown, **await read_away(client, asked.reads)}}
+    values |= {"rows": rows, "ranges": ranges, "unknown": await read_away(client, asked.reads, unknown)}
     values["page_at"] = lambda start: path("topics", topic, start=start or None)
     values["offered"] = await asked.reads.call(("topic rows", topic), lambda: list(topic_rows(client, topic)))
     return values
