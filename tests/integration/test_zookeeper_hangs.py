@@ -1,5 +1,6 @@
 """ZooKeeper hangs (SIGSTOP) under a consumer: what it can't know is not told as known."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from meta_client import aio
 from meta_client.cli import group_reading
 from meta_client.cli.consumer_admin import ready
 from meta_client.cli.group_reading import GroupReading
@@ -88,6 +90,24 @@ def test_no_member_that_delivers_nothing_is_ready_or_tells_a_lag(zookeeper_of_it
         zookeeper_of_its_own.go_on()
         wait_until(lambda: len(inbox.messages) == 2 and lag() == [0, 0])
         assert ready(client).why_not == ()
+
+
+def test_no_member_of_tasks_is_caught_up(zookeeper_of_its_own: Hanging) -> None:
+    async def consume() -> None:
+        async with (
+            aio.Client(zookeeper_of_its_own.connect, session_timeout_ms=4_000) as client,
+            client.consumer("audit") as consumer,
+        ):
+            consumer.subscribe("orders")
+            await consumer.start()
+            await asyncio.to_thread(wait_until, consumer.is_caught_up)
+            zookeeper_of_its_own.hang()
+            await asyncio.to_thread(wait_until, lambda: not client.session.lease.is_valid())
+            assert (consumer.is_caught_up(), consumer.has_whole_share()) == (False, False)
+            zookeeper_of_its_own.go_on()
+            await asyncio.to_thread(wait_until, lambda: consumer.is_caught_up() and consumer.has_whole_share())
+
+    asyncio.run(consume())
 
 
 def test_a_consumer_of_given_partitions_needs_no_zookeeper(zookeeper_of_its_own: Hanging, client: Client) -> None:
