@@ -15,6 +15,7 @@ import psycopg2
 import psycopg2.extras
 import pytest
 from psycopg import ClientCursor, RawCursor, sql
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 from meta_broker.testing.postgres import EmbeddedPostgres
@@ -22,7 +23,7 @@ from meta_client import Client
 from meta_client.coordinator.errors import CannotEnlist, DecisionUnknown
 from meta_client.errors import TransactionMisuse
 from meta_client.transactions import CommitStep, NoDecisionTable, commit_sequence
-from meta_client.transactions.databases import init
+from meta_client.transactions.databases import Change, init
 from meta_client.transactions.table import ANCHOR, KEEP_S
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.postgres import Database, connect_plain
@@ -138,6 +139,7 @@ def test_a_two_phase_transaction_of_the_caller_is_refused(world: World) -> None:
 def test_a_table_in_a_schema_that_only_the_session_s_search_path_has(world: World) -> None:
     world.deciding.execute("CREATE SCHEMA apart; ALTER TABLE metaq_decision SET SCHEMA apart")
     world.deciding.execute("ALTER TABLE metaq_decision_table SET SCHEMA apart")
+    init(make_conninfo(world.deciding.url, options="-csearch_path=apart"), KEEP_S, Change.MOVED)
     with closing(world.deciding.connect()) as connection:
         connection.execute("SET search_path = public, apart")
         for number in (1, 2):
