@@ -16,8 +16,7 @@ from meta_client.operations.option_types import Parsed, Seconds, parse_expected
 from meta_client.operations.text import age_text, printable, tell
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.protocol.compression import Codec
-from meta_client.protocol.integers import INT32_MAX
-from zk.tree.nodes import INT64_MAX
+from meta_client.protocol.integers import INT32_MAX, INT64_MAX, INT64_MIN
 
 if TYPE_CHECKING:
     from meta_client.outbox.relay import Relay
@@ -209,9 +208,9 @@ def list_waiting(url: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@outbox.command()
+@outbox.command(context_settings={"ignore_unknown_options": True})  # ids may be below 0
 @database_option
-@click.argument("ids", nargs=-1, type=click.IntRange(1, INT64_MAX), metavar="[ID]...")
+@click.argument("ids", nargs=-1, type=click.IntRange(INT64_MIN, INT64_MAX), metavar="[ID]...")
 @click.option("--all", "is_all", is_flag=True, help="Every message that was set aside.")
 def retry(url: str, ids: tuple[int, ...], is_all: bool) -> None:
     """Have messages that were set aside wait for the relay again, in their old places."""

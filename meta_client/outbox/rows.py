@@ -9,6 +9,7 @@ from meta_client.outbox.errors import NoOutbox, RowsChanged
 from meta_client.outbox.relay_state import BatchBranch, RelayState, load
 from meta_client.outbox.tables import ASIDE, DEFERRED, OUTBOX, RELAY, RELAY_TABLE, tables
 from meta_client.outbox.waits import PassedOver
+from meta_client.protocol.integers import INT64_MIN
 from meta_client.sql.core import (
     ARRAY,
     BigInteger,
@@ -186,12 +187,17 @@ def defer(connection: Connection, deferred: Collection[tuple[OutboxRow, Partitio
         for row, partition in deferred
     ]
     taken = select(DEFERRED.c.id).where(DEFERRED.c.id.in_([row.id for row, _ in deferred])).limit(1)
-    if connection.scalar(taken) is not None:  # ids began again: those of before go first, in their order
-        ids = DEFERRED.c.id
-        first, last, count = connection.execute(select(func.min(ids), func.max(ids), func.count())).one()
-        _change_tables(connection, _SHIFT, {"first": first, "shift": last - min(0, first) + 1}, count)
+    if connection.scalar(taken) is not None:
+        _shift_deferred(connection)
     connection.execute(_DEFER, values)
     WAITING.remove(connection, [row.id for row, _ in deferred])
+
+
+def _shift_deferred(connection: Connection) -> None:
+    """Give deferred messages ids below all others: where ids began again, those of before go first, in their order."""
+    ids = DEFERRED.c.id
+    first, last, count = connection.execute(select(func.min(ids), func.max(ids), func.count())).one()
+    _change_tables(connection, _SHIFT, {"first": first, "shift": last - _below_all(connection)}, count)
 
 
 def read_state(connection: Connection) -> RelayState:
@@ -252,10 +258,11 @@ def _undone(connection: Connection, state: RelayState) -> list[BatchBranch]:
 def release(connection: Connection, broker_id: int) -> tuple[int, int]:
     """Have messages wait no longer for a broker; return the number of its branches given up, and of messages that were
     put back. Commits. Raises NoOutbox (DamagedRow), RowsChanged."""
-    last = put_back = 0
-    cells = DEFERRED.c
+    last, put_back, cells = INT64_MIN, 0, DEFERRED.c
     wanted = select(cells.id).where(cells.broker_id == broker_id).order_by(cells.id).limit(PUT_BACK_AT_ONCE)
     state = lock(connection)  # to the end: if the broker comes back, later ones would overtake those put back
+    if connection.scalar(select(cells.id).join(OUTBOX, OUTBOX.c.id == cells.id).limit(1)) is not None:
+        _shift_deferred(connection)
     while found := list(connection.scalars(wanted.where(cells.id > last))):
         last, put_back = found[-1], put_back + len(found)
         _change_tables(connection, _PUT_BACK, {"broker": broker_id, "first": found[0], "last": last}, len(found))

@@ -203,6 +203,48 @@ def test_ids_that_begin_again_while_messages_are_deferred(outboxed: OutboxWorld)
         assert [row.payload for row in found] == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
+def _waiting(on: OutboxWorld) -> list[tuple[int, bytes]]:
+    with on.engine.connect() as connection:
+        return [(row.id, row.payload) for row in rows.WAITING.oldest(connection, 10, 1_000, passed_over=())]
+
+
+def _add(on: OutboxWorld, number: int, row_id: int) -> None:
+    on.work(number)
+    on.world.deciding.execute(f"UPDATE metaq_outbox SET id = {row_id} WHERE attribute = '{number}'")
+
+
+def _defer_all(on: OutboxWorld) -> None:
+    with on.engine.connect() as connection:
+        waiting = rows.WAITING.oldest(connection, 10, 1_000, passed_over=())
+        rows.defer(connection, [(row, Partition(7, 0)) for row in waiting])
+        connection.commit()
+
+
+def test_ids_that_begin_again_in_a_batch_that_has_some_below_0(outboxed: OutboxWorld) -> None:
+    """One that was set aside got such an id, and is deferred with others."""
+    _add(outboxed, 1, 10)
+    _defer_all(outboxed)
+    _add(outboxed, 2, -1)
+    _add(outboxed, 3, 10)
+    _defer_all(outboxed)
+    with outboxed.engine.connect() as connection:
+        found = rows.oldest_deferred(connection, 10, 1_000, PassedOver(), [7])
+    assert [row.payload for row in found] == [b"1", b"2", b"3"]
+
+
+def test_a_release_after_ids_began_again(outboxed: OutboxWorld) -> None:
+    """It puts back those with ids below 0, and before messages that have their ids by now."""
+    for number, row_id in ((1, -4), (2, -3), (3, 1), (4, 2)):
+        _add(outboxed, number, row_id)
+    _defer_all(outboxed)
+    _add(outboxed, 5, 1)
+    _add(outboxed, 6, 2)
+    with outboxed.engine.connect() as connection:
+        assert rows.release(connection, 7) == (0, 4)
+        assert contents.deferred_counts(connection) == {}
+    assert [payload for _, payload in _waiting(outboxed)] == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
 def test_the_relay_s_row_is_made_again(outboxed: OutboxWorld) -> None:
     """By the command that relays name: it knows for which brokers messages are deferred."""
     outboxed.work(1, 2)
