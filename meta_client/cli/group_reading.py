@@ -18,7 +18,7 @@ from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
 from meta_client.consumer.position import Position
 from meta_client.consumer.watchdog import Cure
 from meta_client.operations.placement import away_brokers
-from meta_client.operations.waiting import Waiting
+from meta_client.operations.waiting import Waiting, has_zookeeper
 from zk.tree.nodes import Partition, TopicPartition
 
 LOOK_S: Final = 0.2  # interval of checks for the end
@@ -91,7 +91,7 @@ class GroupReading:
         with self._consumer:
             while not self._is_done.is_set():
                 with self._lock:
-                    if self._consumer.owned() and self._client.session.lease.is_valid():
+                    if self._consumer.owned() and has_zookeeper(self._client):
                         self._waiting.update(is_offered=True, is_reading=True)
                     else:
                         self._waiting.poll(self._client)
@@ -113,7 +113,7 @@ class GroupReading:
         """Return what is wrong with this member's share, blank for nothing. It does not count while messages are shown,
         partitions come and go, or ZooKeeper is away, since it may be over; nor, without a partition, what others hold,
         who may let go."""
-        if (owned := self._consumer.owned()) != self._owned or not self._client.session.lease.is_valid():
+        if (owned := self._consumer.owned()) != self._owned or not has_zookeeper(self._client):
             self._owned, self._moved_at = owned, time.monotonic()
         if time.monotonic() - self._moved_at < CONFIG.watchdog_s:
             return ""

@@ -14,6 +14,11 @@ from zk.groups.ownership import read_owned
 OWNED_S: Final = 3.0  # rebalancing is over after this time
 
 
+def has_zookeeper(client: Client) -> bool:
+    """Return True if ZooKeeper answers, as far as is known. A lease outlives the connection for a while."""
+    return client.session.is_connected and client.session.lease.is_valid()
+
+
 class Waiting:
     """Reports on one topic. One thread."""
 
@@ -27,7 +32,7 @@ class Waiting:
 
     def poll(self, client: Client) -> None:
         """Report a new reason why nothing can be read yet. Raises MalformedNode."""
-        if self._group is not None and not client.session.lease.is_valid():
+        if self._group is not None and not has_zookeeper(client):
             self._print_change(
                 f"waiting: ZooKeeper {self._zookeeper} does not answer, which alone tells the partitions of "
                 f"{self._topic} that this member has"

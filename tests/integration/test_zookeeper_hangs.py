@@ -16,6 +16,7 @@ from meta_client.cli import group_reading
 from meta_client.cli.consumer_admin import ready
 from meta_client.cli.group_reading import GroupReading
 from meta_client.client import Client
+from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.messages.received_message import ReceivedMessage
 from meta_client.consumer.position import EARLIEST
 from meta_client.metrics import LAG_BYTES, LAG_MESSAGES, samples
@@ -143,6 +144,36 @@ def test_reading_as_a_member_waits_and_says_for_what(
             assert f"waiting: ZooKeeper {zookeeper_of_its_own.connect} does not answer" in capfd.readouterr().err
         finally:
             zookeeper_of_its_own.go_on()
+
+
+def test_reading_as_a_member_waits_for_a_zookeeper_that_starts_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease outlives it for a while, in which this member has its partitions and gets nothing."""
+    monkeypatch.setattr(group_reading, "CONFIG", ConsumerConfig(watchdog_s=1.0))
+    killed = threading.Event()
+    with (
+        EmbeddedZooKeeper(tmp_path / "zookeeper") as server,
+        running_broker(tmp_path / "broker", server.connect),
+        Client(server.connect, session_timeout_ms=20_000) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        client.producer().send("orders", b"1", partition="0-0")
+
+        def show(message: ReceivedMessage) -> None:
+            del message
+            server.kill()
+            killed.set()
+
+        waiting = Waiting("orders", server.connect, "audit")
+        reading = pool.submit(GroupReading(client, "orders", "audit", EARLIEST, show, None, waiting).run, follow=False)
+        assert killed.wait(60)
+        with pytest.raises(TimeoutError):
+            reading.result(timeout=3.0)
+        assert client.session.lease.is_valid()
+        assert f"waiting: ZooKeeper {server.connect} does not answer" in capfd.readouterr().err
+        server.restart()
+        reading.result(60)
 
 
 def test_reading_as_a_member_tells_that_nothing_was_stored(zookeeper_of_its_own: Hanging, client: Client) -> None:
