@@ -14,7 +14,7 @@ from meta_client.admin.health import Health
 from meta_client.client import Client
 from meta_client.errors import text_of
 from meta_client.operations.group_ends import ask_ends, with_all_partitions
-from meta_client.operations.group_lag import FAULTS, Ends, LagState, faults, group_row, lag_of
+from meta_client.operations.group_lag import FAULTS, Ends, LagState, group_row, lag_of
 from meta_client.operations.placement import away_brokers
 from meta_client.protocol.errors import MetaError
 from zk.errors import ZooKeeperError
@@ -79,7 +79,6 @@ class GroupWatch:
             listings = with_all_partitions(self._client, list_groups(session, self._names or None))
             ends = ask_ends(self._client, listings, said.append)
             said += [f"broker {broker_id} is away" for broker_id in away_brokers(self._client)]
-            said += faults(listings, ends)
             said += map(str, session.malformed.found_since(began).values())
             found = tuple(sample for listing in listings for sample in samples_of(listing, ends))
         except (MetaError, ZooKeeperError) as error:

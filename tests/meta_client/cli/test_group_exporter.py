@@ -151,6 +151,18 @@ def test_a_broker_that_hangs_takes_one_time_limit_for_all_its_partitions(
         assert "gave no answer within 5 s" in watch.ready().why_not[0]
 
 
+def test_an_offset_beyond_the_end_is_read(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    """As of a group that nobody needs any more: it is counted, and every answer was got."""
+    with Client(zookeeper.connect) as client:
+        client.session.write_many({"/meta/consumers/former/offsets/orders/0-0": b"0-99999"})
+        watch = GroupWatch(client, (), 60)
+        watch.read()
+        values = {(sample.family.name, *sample.labels): sample.value for sample in watch.samples()}
+    assert values["metaq_consumergroup_partitions_unknown", "former", "orders"] == 1
+    assert values["metaq_consumergroup_exporter_ready",] == 1
+    assert watch.ready().why_not == ()
+
+
 def test_one_group_alone(tmp_path: Path, zookeeper: Chroot, broker: BrokerProcess) -> None:
     with exporting(tmp_path / "log", zookeeper.connect, "--group", "shipping") as url:
         with Client(zookeeper.connect) as client:
