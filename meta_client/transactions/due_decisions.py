@@ -59,9 +59,10 @@ class DueDecisions:
         failed = set[str]()
         found = self._asked(table.decided_all, list(due), failed)
         left = due.keys() - found.keys() - failed
-        if presumes and left and self._is_newest(table):  # brokers may have been asked for seconds since
-            undecided = {gtrid: due[gtrid] for gtrid in due if gtrid in left}
-            found |= self._asked(table.resolve_all, self._may_be_decided(undecided), failed)
+        if presumes and left:
+            undecided = self._may_be_decided({gtrid: due[gtrid] for gtrid in due if gtrid in left})
+            if undecided and self._is_newest(table):  # last: brokers may have been asked for seconds
+                found |= self._asked(table.resolve_all, undecided, failed)
         for gtrid in due:
             if gtrid in found:
                 yield gtrid, found[gtrid]

@@ -2,7 +2,7 @@
 old ones."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from meta_client import aio
 from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import Unreachable
 from meta_client.producer.xa_verbs import Listing, XaVerbs
-from meta_client.transactions.brokers import Brokers
+from meta_client.transactions.brokers import BranchPlace, Brokers
 from meta_client.transactions.databases import Change, init
 from meta_client.transactions.errors import CopiedTable
 from meta_client.transactions.generation import Generations
@@ -157,15 +157,22 @@ def test_a_table_that_has_moved_to_another_schema(world: World) -> None:
 
 
 class AskedForLong(Brokers):
-    """Brokers that are listed while an operator works on the database."""
+    """Brokers that are listed, or tell of branches, while an operator works on the database."""
 
-    def __init__(self, world: World, name: TableName, work: Callable[[], object]) -> None:
+    def __init__(
+        self, world: World, name: TableName, work: Callable[[], object], meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
         super().__init__(XaVerbs(world.client.topology, world.client.connections, "test"), name)
         self._work = work
+        self._meanwhile = meanwhile
 
     def listed(self) -> Listing:
         self._work()
         return super().listed()
+
+    def restored(self, places: Collection[BranchPlace]) -> Mapping[BranchPlace, bool | Unreachable]:
+        self._meanwhile()
+        return super().restored(places)
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
@@ -197,6 +204,21 @@ def test_a_resolver_from_before_rolls_nothing_back(
         resolver.run_pass()
         deciding.identity = before
         assert (len(world.prepared()), resolver.counts.resolved_rolled_back) == (1, 0)
+        assert "it has another decision table now" in str(resolver.unreachable)
+        resolver.close()
+
+
+def test_a_table_that_is_made_again_while_brokers_tell_of_branches(deciding: Deciding, broker_pool: BrokerPool) -> None:
+    """A broker that hangs takes seconds. What was decided meanwhile is not in the new table."""
+    name = deciding.identity.name
+    with running_world(deciding, broker_pool) as world:
+        brokers = AskedForLong(world, name, lambda: None, partial(make_again, deciding, "dropped"))
+        resolver = Resolver(brokers, name, deciding.table, 0.0)
+        driver = next(driver for driver, kind in DRIVERS.items() if kind == deciding.kind)
+        place = deciding.url.removeprefix("sqlite:///")
+        assert start_module(CRASHING, driver, place, world.zookeeper, "7", "PREPARED").wait() == -9
+        resolver.run_pass()
+        assert (resolver.counts.resolved_rolled_back, deciding.rows()) == (0, {})
         assert "it has another decision table now" in str(resolver.unreachable)
         resolver.close()
 
