@@ -24,11 +24,14 @@ from meta_client.coordinator.errors import CoordinatorError
 from meta_client.transactions.mysql import parameters
 from meta_client.transactions.transaction import Transaction
 from tests.fixtures.broker_pool import BrokerPool
+from tests.fixtures.forked import IS_MEASURED
 from tests.fixtures.interrupts import interrupted
 from tests.fixtures.replicas import wait_until
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.meta_client.transactions.conftest import World, do, make, running_world
 from tests.meta_client.transactions.crashing import engine_of
+
+pytestmark = pytest.mark.skipif(IS_MEASURED, reason="an exception in coverage itself would leave its lock locked")
 
 REQUESTS = 150
 AT_ITS_ENTRY = 1  # that of __exit__ itself, before anything can guard the block's end
