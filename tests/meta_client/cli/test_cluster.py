@@ -10,6 +10,7 @@ from journal.records.xid import Xid
 from meta_client.client import Client
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq
+from tests.fixtures.replicas import wait_until
 from zk.embedded.chroot import Chroot
 
 
@@ -34,8 +35,11 @@ def test_topics_are_listed_with_their_brokers(zookeeper: Chroot, broker: BrokerP
     }
     table = metaq(zookeeper, "topics").stdout
     assert "partitions" in table.splitlines()[0]
+    with Client(zookeeper.connect) as client:
+        journals = f"{client.session.paths.root}/metaq/journals"
+        wait_until(lambda: bool(client.session.children(journals)), "its journal is on record, which outlives it")
     assert broker.stop() == 0
-    assert {row["broker"] for row in rows(zookeeper, "topics")} <= {None}
+    assert {row["broker"] for row in rows(zookeeper, "topics", status=1)} <= {None}
 
 
 @pytest.mark.parametrize(
