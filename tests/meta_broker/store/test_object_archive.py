@@ -62,14 +62,19 @@ def test_segments_go_to_the_store_and_read_back(tmp_path: Path, s3: S3Server) ->
                 on.put(ORDERS, number)
             first = {int(path.stem): path.read_bytes() for path in (tmp_path / "data").glob("*.journal")}
             await until(on, lambda: on.store.journal.start_lsn > 128 + SEGMENT_BYTES)
-            # A segment is listed a moment before it is deleted here.
-            await until(on, lambda: on.store.journal.start_lsn == 128 + stored(files, "first/broker-0")[0].end)
             manifest, segments = stored(files, "first/broker-0")
+
+            def is_settled() -> bool:
+                nonlocal manifest, segments
+                manifest, segments = stored(files, "first/broker-0")
+                # A segment is stored a moment before it is listed, and that before it is deleted here.
+                return len(manifest.entries) == len(segments) and on.store.journal.start_lsn == 128 + manifest.end
+
+            await until(on, is_settled)
             assert segments == {base: first[base] for base in segments}, "byte for byte"
             assert [(entry.base, entry.sha256) for entry in manifest.entries] == [
                 (base, hashlib.sha256(data).hexdigest()) for base, data in sorted(segments.items())
             ]
-            assert on.store.journal.start_lsn == 128 + manifest.end
         assert list(judged(tmp_path / "data")) == []
 
     asyncio.run(story())
