@@ -66,6 +66,11 @@ class Service:
         self.connection = another()
         self._how: dict[str, Any] = {"connect": another} if is_pg8000 else {}
 
+    def close(self) -> None:
+        self.connection.close()
+        if isinstance(self.connection, Session):
+            self.connection.get_bind().engine.dispose()  # its pool has the connection
+
     def execute(self, statement: str) -> None:
         if isinstance(self.connection, Session):
             self.connection.execute(text(statement))
@@ -87,7 +92,7 @@ def test_a_block_on_a_connection_from_before(
     deciding = make(DRIVERS.get(driver.partition("+")[0], "postgres"), request)
     with running_world(deciding, broker_pool) as world:
         service, again = Service(driver, world), partial(make_again, deciding, how)
-        with closing(service.connection):
+        with closing(service):
             service.work(1)
             again()
             if driver == "sqlite3":  # which looks at each block
@@ -131,7 +136,7 @@ def test_a_snapshot_from_before_in_mariadb(maria_world: World) -> None:
         do(service.connection, "SELECT n FROM numbers")
         make_again(maria_world.deciding, "dropped")
 
-    with closing(service.connection):
+    with closing(service):
         service.work(1)
         with pytest.raises(PrepareFailed, match="decision tables were made again"):
             service.work(2, read_and_make_again)

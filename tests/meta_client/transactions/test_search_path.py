@@ -31,7 +31,7 @@ SET = "SET search_path = two"
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000.dbapi", "psycopg+sqlalchemy"])
 def test_of_a_thread(tenants: World, driver: str) -> None:
     service = Service(driver, tenants)
-    with closing(service.connection):
+    with closing(service):
         service.execute(SET)
         service.connection.commit()
         service.work(1)
@@ -61,7 +61,7 @@ def test_in_another_database(maria_world: World, driver: str) -> None:
     maria_world.deciding.identity = init(f"{maria_world.deciding.url}_two", KEEP_S)
     service = Service(driver, maria_world)
     try:
-        with closing(service.connection):
+        with closing(service):
             service.execute(f"USE {home}_two")
             service.work(1)
         check(maria_world, f"{home}_two")
