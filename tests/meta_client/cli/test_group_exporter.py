@@ -152,7 +152,7 @@ def test_a_broker_that_hangs_takes_one_time_limit_for_all_its_partitions(
 
 
 def test_an_offset_beyond_the_end_is_read(zookeeper: Chroot, broker: BrokerProcess) -> None:
-    """As of a group that nobody needs any more: it is counted, and every answer was got."""
+    """A group that nobody needs any more is counted, and every answer was got."""
     with Client(zookeeper.connect) as client:
         client.session.write_many({"/meta/consumers/former/offsets/orders/0-0": b"0-99999"})
         watch = GroupWatch(client, (), 60)

@@ -165,7 +165,7 @@ def test_a_topic_with_a_space_at_its_end_holds_back_no_other_one(
 
 
 def test_ids_that_begin_again(outboxed: OutboxWorld) -> None:
-    """As after TRUNCATE in MySQL: messages of before are set aside, and deferred, under the ids of new ones."""
+    """TRUNCATE in MySQL does so: messages of before are set aside, and deferred, under the ids of new ones."""
     outboxed.work(1, 2)
     with outboxed.engine.connect() as connection:
         for row_id in (1, 2):

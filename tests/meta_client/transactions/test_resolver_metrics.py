@@ -64,7 +64,7 @@ def test_what_a_resolver_does_and_cannot_reach(lite_world: World, tmp_path: Path
 
 
 def test_a_pass_that_does_not_end_is_no_ready_one(lite_world: World) -> None:
-    """As while its database takes the question and hangs."""
+    """Stands for a database that takes the question and hangs."""
     client, name, late_s = lite_world.client, lite_world.deciding.identity.name, 0.0
     brokers = Brokers(XaVerbs(client.topology, client.connections, new_session_id()), name)
     resolver = Resolver(brokers, name, lite_world.deciding.table, clock=lambda: time.monotonic() + late_s)
