@@ -27,9 +27,10 @@ _log = logging.getLogger("zk.kazoo")
 
 
 class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
-    """kazoo's threads, with a time limit on TCP connects and access to the last connection."""
+    """kazoo's threads, with a time limit on TCP connects, access to the last connection, and an end of watches."""
 
     connected: socket.socket | None = None
+    _is_hushed = False
 
     def create_connection(self, *arguments: Any, **options: Any) -> Any:
         options["timeout"] = min(options["timeout"], TCP_CONNECT_TIMEOUT_S)
@@ -40,6 +41,14 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         """Detach a forked process from its parent's connection."""
         if (connected := self.connected) is not None:
             detach_descriptor(connected)
+
+    def hush(self) -> None:
+        """Call no more watches, as kazoo does with those that are left once a session is closed."""
+        self._is_hushed = True
+
+    def dispatch_callback(self, callback: Any) -> None:
+        if not self._is_hushed:
+            super().dispatch_callback(callback)
 
     def cut(self) -> None:
         """Shut the connection down; kazoo makes a new one."""

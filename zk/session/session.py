@@ -118,13 +118,14 @@ class ZooKeeperSession:
             raise
 
     def close(self) -> None:
-        """End the session, and with it its ephemeral nodes. No event follows. Idempotent."""
+        """End the session, and with it its ephemeral nodes. No event follows, and no watch is called. Idempotent."""
         if not self._is_open:
             return
         self._is_open = False
         self._keeper.stop()
         self._client.remove_listener(self._on_state)
         self.lease.end()
+        self._client.handler.hush()
         close_client(self._client, self.connect)
         self._state = SessionState.LOST  # last: until here kazoo's thread may set it
 

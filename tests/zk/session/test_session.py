@@ -127,3 +127,21 @@ def test_a_newcomer_asks_who_has_seen_less(zookeeper: Chroot, monkeypatch: pytes
     monkeypatch.setattr(newcomer, "ANSWER_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert not finds_less(f"127.0.0.1:{silent.getsockname()[1]}", PLAIN, 1 << 62)
+
+
+def test_no_watch_is_called_by_the_close_of_its_session(zookeeper: Chroot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server answers before kazoo's threads end, as on a busy machine."""
+    end = BoundedHandler.stop
+
+    def end_late(handler: BoundedHandler) -> None:
+        time.sleep(0.5)
+        end(handler)
+
+    monkeypatch.setattr(BoundedHandler, "stop", end_late)
+    called: list[object] = []
+    session = ZooKeeperSession(zookeeper.connect)
+    session.start()
+    session.ensure("/w")
+    session.children("/w", called.append)
+    session.close()
+    assert called == []
